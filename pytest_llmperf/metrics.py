@@ -1,0 +1,66 @@
+"""The metrics that are compared: unit, direction, gate, floors. One table, pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_llmperf.grid import Phase
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How one measured value is named, shown and judged.
+
+    Tolerances are fractions (0.03 is 3 %) unless named otherwise.
+    """
+
+    name: str
+    """Field of ``Measurement`` and key in baselines; ends in its unit."""
+    label: str
+    unit: str
+    better: Literal["higher", "lower"]
+    phases: tuple[Phase, ...]
+    gated: bool
+    """Judged by default; the rest is reported, and can be gated by option."""
+    floor: float
+    """No change smaller than this is ever called one."""
+    floor_abs: float = 0.0
+    """The same in the metric's own unit; the wider of the two holds."""
+    weak: float = 0.10
+    """Least tolerance while the baseline has fewer than three runs."""
+    observed_beyond: float = 0.15
+    """Noise above this: the metric is shown, not judged."""
+    digits: int = 1
+    """Digits after the decimal point, for people."""
+
+    def worse(self, measured: float, baseline: float) -> bool:
+        """Whether ``measured`` lies on the bad side of ``baseline``, by however little."""
+        return measured < baseline if self.better == "higher" else measured > baseline
+
+
+_BOTH: tuple[Phase, ...] = ("prefill", "decode")
+_DECODE: tuple[Phase, ...] = ("decode",)
+
+METRICS: dict[str, Metric] = {
+    m.name: m
+    for m in (
+        Metric("prefill_tok_s", "prefill tok/s", "tok/s", "higher", ("prefill",), True, 0.04, weak=0.07),
+        Metric("total_tok_s", "total tok/s", "tok/s", "higher", _DECODE, True, 0.03, weak=0.07),
+        Metric("itl_ms", "ITL", "ms", "lower", _DECODE, True, 0.04, weak=0.10, digits=2),
+        Metric("ttft_ms", "TTFT", "ms", "lower", _BOTH, True, 0.15, 20.0, weak=0.30,
+               observed_beyond=0.30, digits=0),
+        Metric("steps_s", "steps/s", "1/s", "higher", _DECODE, True, 0.03, weak=0.07, digits=2),
+        Metric("tokens_per_step", "tokens per step", "", "higher", _DECODE, False, 0.05, digits=3),
+        Metric("per_request_tok_s", "per-request tok/s", "tok/s", "higher", _DECODE, False, 0.05),
+        Metric("ttft_p99_ms", "TTFT p99", "ms", "lower", _DECODE, False, 0.30, 50.0, weak=0.50,
+               observed_beyond=0.50, digits=0),
+        Metric("chunk_gap_p99_ms", "chunk gap p99", "ms", "lower", _DECODE, False, 0.30, 5.0,
+               weak=0.50, observed_beyond=0.50, digits=1),
+    )
+}  # fmt: skip
+
+
+def metrics_of(phase: Phase) -> list[Metric]:
+    """The metrics a cell of this phase can have, in table order."""
+    return [m for m in METRICS.values() if phase in m.phases]

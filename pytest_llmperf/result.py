@@ -1,0 +1,284 @@
+"""What was measured and judged, as it passes between the parts and into ``results.json``.
+
+Every field carries its unit in its name. A value that could not be observed is None, never 0.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pytest_llmperf.grid import Cell, Phase
+
+SCHEMA = 1
+"""Version of the results file."""
+
+
+class Model(BaseModel):
+    """Frozen, strict about names, and without NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Status(str, Enum):
+    """What became of one measurement."""
+
+    VALID = "valid"
+    INVALID = "invalid"
+    OVER_CAPACITY = "over_capacity"
+
+
+class Outcome(str, Enum):
+    """What a cell's test says in the end. The values are the words that people see."""
+
+    PASS = "PASS"
+    IMPROVED = "IMPROVED"
+    REGRESSED = "REGRESSED"
+    NEW = "NEW"
+    MEASURED = "MEASURED"
+    """No profile: measured and reported, nothing compared."""
+    UNGATED = "UNGATED"
+    UPDATED = "UPDATED"
+    OVERCAP = "OVERCAP"
+    CAPACITY_REGRESSION = "CAPACITY REGRESSION"
+    INVALID = "INVALID"
+
+    @property
+    def failed(self) -> bool:
+        return self in (Outcome.REGRESSED, Outcome.CAPACITY_REGRESSION, Outcome.INVALID)
+
+
+TokenSource = Literal["usage", "estimated", "chunks"]
+"""How output tokens were counted: continuous usage; chunks scaled by final usage; bare chunks."""
+
+
+class Warning_(Model):
+    """A named condition that does not invalidate a cell but belongs beside its numbers."""
+
+    code: str
+    """Stable and short, e.g. ``preemptions``, ``drift``, ``identical-streams``."""
+    text: str
+
+
+class Capacity(Model):
+    """Why a cell does not fit. None is unknown."""
+
+    needs: int | None = None
+    budget: int | None = None
+    reason: str
+    """For people, with both numbers: "needs 1,572,864 KV tokens, the server has 1,441,792"."""
+
+
+class ServerSide(Model):
+    """What the server's own gauges said over the window. None where it does not report."""
+
+    running_mean: float | None = None
+    waiting_max: float | None = None
+    kv_use_max: float | None = None
+    """Fraction of the KV cache, 0 to 1."""
+    preemptions: int | None = None
+    generated_tokens: float | None = None
+    """The server's token counter over the window, at its own stamps."""
+    generated_tok_s: float | None = None
+    prefix_hit_rate: float | None = None
+
+
+class ClientHealth(Model):
+    """Whether the client could keep up; beyond its limits a cell is invalid."""
+
+    loop_lag_p99_ms: float | None = None
+    loop_lag_max_ms: float | None = None
+    cpu_share: float | None = None
+    """Of one core, over the window."""
+    gc_pause_max_ms: float | None = None
+    processing_delay_p99_ms: float | None = None
+    """From the arrival of bytes to the end of their processing."""
+    transport: str | None = None
+    workers: int = 1
+
+
+class Series(Model):
+    """The window over time: tokens in equal bins, all streams together."""
+
+    bin_s: float
+    tokens: list[float]
+
+
+class Measurement(Model):
+    """One attempt at one cell.
+
+    Values of a decode cell unless said otherwise; definitions in the method guide.
+    """
+
+    phase: Phase
+    context: int
+    concurrency: int = 1
+    status: Status
+    reason: str = ""
+    """Why it is invalid or does not fit; empty when valid."""
+    capacity: Capacity | None = None
+    warnings: list[Warning_] = Field(default_factory=list)
+    started: str
+    """Wall time, ISO 8601 with zone; metadata only."""
+    method: int
+    token_source: TokenSource | None = None
+    usage_mode: Literal["continuous", "final", "none"] | None = None
+
+    prefill_tok_s: float | None = None
+    """Prefill cells: median over samples of (prompt - cached tokens) / TTFT."""
+    prefill_samples: list[float] = Field(default_factory=list)
+
+    total_tok_s: float | None = None
+    total_tok_s_ci95: tuple[float, float] | None = None
+    busy_tok_s: float | None = None
+    """Total tok/s with restart gaps left out of the denominator."""
+    per_request_tok_s: float | None = None
+    ttft_ms: float | None = None
+    """Median over all requests that got a token, opening burst included; prefill: over samples."""
+    ttft_p90_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    ttft_n: int | None = None
+    ttft_burst_ms: float | None = None
+    ttft_restart_ms: float | None = None
+    ttft_warm: bool | None = None
+    """Decode: whether the shared prompt was seen to be cached; None where nothing says so."""
+    itl_ms: float | None = None
+    itl_few: bool = False
+    """ITL rests on fewer than 10 arrivals or 1 s per request."""
+    itl_p99_ms: float | None = None
+    """99th percentile of the per-request ITL."""
+    chunk_gap_p99_ms: float | None = None
+    chunks_s: float | None = None
+    tokens_per_chunk: float | None = None
+    steps_s: float | None = None
+    tokens_per_step: float | None = None
+    in_flight_avg: float | None = None
+    decoding_avg: float | None = None
+    active_avg: float | None = None
+    """Requests in the scheduler, as the server reports them; else in flight."""
+    completed: int | None = None
+    output_tokens: int | None = None
+    measured_s: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    server: ServerSide = Field(default_factory=ServerSide)
+    client: ClientHealth = Field(default_factory=ClientHealth)
+
+    std_errors: dict[str, float] = Field(default_factory=dict)
+    """Standard error of this window's estimate, by metric name, in the metric's unit.
+
+    A metric without an entry has too few batches for one and is observed only.
+    """
+    series: Series | None = None
+    ttfts_ms: list[float] = Field(default_factory=list)
+    itls_ms: list[float] = Field(default_factory=list)
+    """Per request."""
+
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.phase, self.context, self.concurrency)
+
+    def value(self, metric: str) -> float | None:
+        """The value of a metric of ``metrics.METRICS``, or None where it was not observed."""
+        value: float | None = getattr(self, metric)
+        return value
+
+
+class Comparison(Model):
+    """One metric of one cell against its baseline. Deltas and tolerances are fractions."""
+
+    metric: str
+    baseline: float | None
+    """Median over the baseline's runs."""
+    measured: float | None
+    delta: float | None
+    """(measured - baseline) / baseline, signed; its good direction is the metric's."""
+    tolerance: float | None
+    """Also the smallest change this comparison can see."""
+    n: int = 0
+    """Runs in the baseline."""
+    weak: bool = False
+    """Too few runs for a measured noise: a stated default stands in."""
+    gated: bool
+    verdict: Literal["ok", "worse", "better", "observed", "missing"]
+    why: str = ""
+    """Why it is observed or missing, for people."""
+
+
+class CellRecord(Model):
+    """A cell of a run: every attempt, the one that counts, and the verdict."""
+
+    cell: str
+    outcome: Outcome
+    message: str = ""
+    measurement: Measurement | None = None
+    """The attempt that was judged (after a breach: the median of three)."""
+    attempts: list[Measurement] = Field(default_factory=list)
+    comparisons: list[Comparison] = Field(default_factory=list)
+    nodeid: str = ""
+    notes: list[str] = Field(default_factory=list)
+
+
+class ServerInfo(Model):
+    """What a server is and can hold, as far as it says. None is unknown."""
+
+    engine: str
+    version: str | None = None
+    model: str
+    """The id requests use."""
+    model_root: str | None = None
+    models: list[str] = Field(default_factory=list)
+    quantization: str | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    """Requests decoded at once (vLLM max_num_seqs, llama.cpp slots)."""
+    kv_tokens: int | None = None
+    kv_source: str = "the server does not report its KV cache"
+    """Where the budget comes from and how far to trust it, for people."""
+    speculative: bool | None = None
+    prefix_cache: bool | None = None
+    started: float | None = None
+    """Start time of the server process, Unix seconds, to see a restart."""
+    simulated: bool = False
+    notes: list[str] = Field(default_factory=list)
+
+
+class RunSettings(Model):
+    """The settings of a run that its numbers depend on."""
+
+    duration_s: float
+    max_tokens: int
+    method: int
+    endpoint: str
+    prompts: str
+    sampling: str
+    extra_body: str = ""
+    text_hash: str
+    capacity: str
+    contexts: list[int]
+    concurrency: list[int]
+    prefill_contexts: list[int]
+
+
+class RunResult(Model):
+    """``results.json``: a run, written after every cell."""
+
+    schema_version: int = SCHEMA
+    llmperf_version: str
+    date: str
+    finished: bool = False
+    interrupted: str = ""
+    """Why the run stopped early, if it did."""
+    simulated: bool = False
+    url: str = ""
+    profile: str | None = None
+    hardware: dict[str, str | int | float] = Field(default_factory=dict)
+    run_info: dict[str, str] = Field(default_factory=dict)
+    server: ServerInfo | None = None
+    settings: RunSettings
+    cells: list[CellRecord] = Field(default_factory=list)
+    stale: list[str] = Field(default_factory=list)
+    """Cells of the baseline that the declared grid has no more."""
+    warnings: list[Warning_] = Field(default_factory=list)
