@@ -54,7 +54,7 @@ TokenSource = Literal["usage", "estimated", "chunks"]
 """How output tokens were counted: continuous usage; chunks scaled by final usage; bare chunks."""
 
 
-class Warning_(Model):
+class Notice(Model):
     """A named condition that does not invalidate a cell but belongs beside its numbers."""
 
     code: str
@@ -119,7 +119,7 @@ class Measurement(Model):
     reason: str = ""
     """Why it is invalid or does not fit; empty when valid."""
     capacity: Capacity | None = None
-    warnings: list[Warning_] = Field(default_factory=list)
+    warnings: list[Notice] = Field(default_factory=list)
     started: str
     """Wall time, ISO 8601 with zone; metadata only."""
     method: int
@@ -281,4 +281,4 @@ class RunResult(Model):
     cells: list[CellRecord] = Field(default_factory=list)
     stale: list[str] = Field(default_factory=list)
     """Cells of the baseline that the declared grid has no more."""
-    warnings: list[Warning_] = Field(default_factory=list)
+    warnings: list[Notice] = Field(default_factory=list)

@@ -1,0 +1,1 @@
+"""One streaming request -> stamped arrivals. Stamps are ``time.monotonic()`` seconds."""

@@ -1,0 +1,51 @@
+"""What one streaming request did, as it was seen at the socket. Filled by the stream reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+End = Literal["finished", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class StreamRecord:
+    """Stamped arrivals of one request.
+
+    An *arrival* is an event that carried generation: its cumulative usage rose, or (without
+    continuous usage) it carried text of any channel. Role-only, comment, usage-only and empty
+    events are not arrivals. ``stamps``, ``tokens`` and ``chunks`` run in parallel: entry i says that
+    at ``stamps[i]`` (seconds, monotonic, taken when the bytes arrived) the request had generated
+    ``tokens[i]`` tokens so far by usage, in ``chunks[i]`` text-carrying chunks so far. Without
+    continuous usage ``tokens`` stays empty. Stamps never fall; equal stamps came in one read.
+    """
+
+    sent_at: float | None = None
+    """The socket write of the request; connection set-up is over by then."""
+    headers_at: float | None = None
+    status: int | None = None
+    stamps: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    """The last usage seen; final when ``end`` is "finished"."""
+    usage_seen: Literal["continuous", "final"] | None = None
+    finish_reason: str | None = None
+    done: bool = False
+    """``[DONE]`` was seen."""
+    end: End | None = None
+    """None while it runs."""
+    error: str = ""
+    """Why it failed: the server's own words where it gave any, secrets removed."""
+    ended_at: float | None = None
+    text_hash: int = 0
+    """Running hash of the generated text, to find identical streams."""
+    tail: str = ""
+    """Up to the last 8,192 characters of generated text, to find repetition loops; may be filled
+    only when the stream ends."""
+
+    @property
+    def first_token_at(self) -> float | None:
+        return self.stamps[0] if self.stamps else None

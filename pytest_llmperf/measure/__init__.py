@@ -1,0 +1,1 @@
+"""Fixed-duration measurements: prompts, load, window arithmetic, decode and prefill cells."""
