@@ -21,8 +21,8 @@ class Metric:
     unit: str
     better: Literal["higher", "lower"]
     phases: tuple[Phase, ...]
-    gated: bool
-    """Judged by default; the rest is reported, and can be gated by option."""
+    gated: tuple[Phase, ...]
+    """Phases in which it is judged by default; elsewhere it is reported, and gated by option."""
     floor: float
     """No change smaller than this is ever called one."""
     floor_abs: float = 0.0
@@ -41,21 +41,24 @@ class Metric:
 
 _BOTH: tuple[Phase, ...] = ("prefill", "decode")
 _DECODE: tuple[Phase, ...] = ("decode",)
+_PREFILL: tuple[Phase, ...] = ("prefill",)
+_NONE: tuple[Phase, ...] = ()
 
 METRICS: dict[str, Metric] = {
     m.name: m
     for m in (
-        Metric("prefill_tok_s", "prefill tok/s", "tok/s", "higher", ("prefill",), True, 0.04, weak=0.07),
-        Metric("total_tok_s", "total tok/s", "tok/s", "higher", _DECODE, True, 0.03, weak=0.07),
-        Metric("itl_ms", "ITL", "ms", "lower", _DECODE, True, 0.04, weak=0.10, digits=2),
-        Metric("ttft_ms", "TTFT", "ms", "lower", _BOTH, True, 0.15, 20.0, weak=0.30,
+        Metric("prefill_tok_s", "prefill tok/s", "tok/s", "higher", _PREFILL, _PREFILL, 0.04,
+               weak=0.07),
+        Metric("total_tok_s", "total tok/s", "tok/s", "higher", _DECODE, _DECODE, 0.03, weak=0.07),
+        Metric("itl_ms", "ITL", "ms", "lower", _DECODE, _DECODE, 0.04, weak=0.10, digits=2),
+        Metric("ttft_ms", "TTFT", "ms", "lower", _BOTH, _DECODE, 0.15, 20.0, weak=0.30,
                observed_beyond=0.30, digits=0),
-        Metric("steps_s", "steps/s", "1/s", "higher", _DECODE, True, 0.03, weak=0.07, digits=2),
-        Metric("tokens_per_step", "tokens per step", "", "higher", _DECODE, False, 0.05, digits=3),
-        Metric("per_request_tok_s", "per-request tok/s", "tok/s", "higher", _DECODE, False, 0.05),
-        Metric("ttft_p99_ms", "TTFT p99", "ms", "lower", _DECODE, False, 0.30, 50.0, weak=0.50,
+        Metric("steps_s", "steps/s", "1/s", "higher", _DECODE, _DECODE, 0.03, weak=0.07, digits=2),
+        Metric("tokens_per_step", "tokens per step", "", "higher", _DECODE, _NONE, 0.05, digits=3),
+        Metric("per_request_tok_s", "per-request tok/s", "tok/s", "higher", _DECODE, _NONE, 0.05),
+        Metric("ttft_p99_ms", "TTFT p99", "ms", "lower", _DECODE, _NONE, 0.30, 50.0, weak=0.50,
                observed_beyond=0.50, digits=0),
-        Metric("chunk_gap_p99_ms", "chunk gap p99", "ms", "lower", _DECODE, False, 0.30, 5.0,
+        Metric("chunk_gap_p99_ms", "chunk gap p99", "ms", "lower", _DECODE, _NONE, 0.30, 5.0,
                weak=0.50, observed_beyond=0.50, digits=1),
     )
 }  # fmt: skip
