@@ -17,7 +17,8 @@ class StreamRecord:
     events are not arrivals. ``stamps``, ``tokens`` and ``chunks`` run in parallel: entry i says
     that at ``stamps[i]`` (seconds, monotonic, taken when the bytes arrived) the request had
     generated ``tokens[i]`` tokens so far by usage, in ``chunks[i]`` text-carrying chunks so far.
-    Without continuous usage ``tokens`` stays empty. Stamps never fall; equal stamps came in one read.
+    Without continuous usage ``tokens`` stays empty. Stamps never fall; equal stamps came in one
+    read.
     """
 
     sent_at: float | None = None
