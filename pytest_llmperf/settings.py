@@ -82,6 +82,7 @@ class Settings:
     update_mode: UpdateMode = "moved"
     update_reason: str | None = None
     prune: bool = False
+    dry_run: bool = False
     allow_mismatch: bool = False
     allow_new: bool = False
     fail_on_improvement: bool = False

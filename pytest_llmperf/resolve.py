@@ -1,0 +1,272 @@
+"""Option values -> frozen ``Settings``; every value that cannot be used gets one clear error.
+
+Precedence: command line > marker > profile > ini > default (see ``options.Values``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.grid import DEFAULT_GRID, Cell, Grid, parse_tokens
+from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.options import Values, bad_value
+from pytest_llmperf.settings import Connection, Settings, Timing, Workload
+
+T = TypeVar("T")
+
+REPORT_DIR = Path("llmperf-report")
+REPORT_FILES = {"html": "report.html", "json": "results.json", "md": "report.md"}
+
+
+def _number(
+    values: Values, stem: str, default: T, *, least: float, above: bool = False
+) -> float | T:
+    raw = values.get(stem)
+    if raw is None:
+        return default
+    try:
+        number = float(raw)
+    except (TypeError, ValueError):
+        raise bad_value(stem, f"{raw!r} is not a number") from None
+    if not math.isfinite(number) or number < least or (above and number == least):
+        raise bad_value(stem, f"{raw} must be {'more than' if above else 'at least'} {least:g}")
+    return number
+
+
+def _tokens(values: Values, stem: str, default: T, *, least: int = 1) -> int | T:
+    raw = values.get(stem)
+    if raw is None:
+        return default
+    try:
+        tokens = parse_tokens(str(raw))
+    except ValueError as error:
+        raise bad_value(stem, str(error)) from None
+    if tokens < least:
+        raise bad_value(stem, f"{raw} must be at least {least}")
+    return tokens
+
+
+def _axis(
+    values: Values, stem: str, parse: Callable[[str], int], default: tuple[int, ...]
+) -> tuple[int, ...]:
+    texts = values.items(stem)
+    if not texts:
+        if values.given(stem) is not None:
+            raise bad_value(stem, "the list is empty")
+        return default
+    numbers = []
+    for text in texts:
+        try:
+            numbers.append(parse(text))
+        except ValueError as error:
+            raise bad_value(stem, str(error)) from None
+    twice = {n for n in numbers if numbers.count(n) > 1}
+    if twice:
+        raise bad_value(stem, f"{texts} names {', '.join(map(str, sorted(twice)))} more than once")
+    return tuple(sorted(numbers))
+
+
+def _streams(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise ValueError(f"{text!r} is not a number of requests; write 1, 2, 4")
+    return int(text)
+
+
+def read_grid(values: Values) -> Grid:
+    """The declared matrix.
+
+    Raises:
+        ConfigError: for a list that does not parse, is empty or names a value twice.
+    """
+    contexts = _axis(values, "contexts", parse_tokens, DEFAULT_GRID.contexts)
+    concurrency = _axis(values, "concurrency", _streams, DEFAULT_GRID.concurrency)
+    # contexts given for this run also stand for the prefill, else a slice would drag the profile's
+    # long prefills along
+    own = values.given("contexts") is not None and values.given("prefill-contexts") is None
+    prefill = contexts if own else _axis(values, "prefill-contexts", parse_tokens, contexts)
+    return Grid(contexts, concurrency, prefill)
+
+
+def grid_overridden(values: Values) -> bool:
+    """Whether this run's grid is not the profile's own."""
+    return any(
+        values.given(stem) is not None for stem in ("contexts", "concurrency", "prefill-contexts")
+    )
+
+
+def _read_key(values: Values) -> str | None:
+    key = values.get("api-key") or os.environ.get("LLMPERF_API_KEY")
+    path = values.get("api-key-file")
+    if not key and path:
+        try:
+            key = Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise bad_value("api-key-file", f"cannot read {path}: {error.strerror}") from None
+    if key and (not key.isascii() or not key.isprintable()):
+        raise bad_value("api-key", "the key holds characters that cannot stand in a header")
+    return key or None
+
+
+def _read_headers(values: Values) -> dict[str, str]:
+    headers = {}
+    for text in values.whole("header"):
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip() or "\n" in text or "\r" in text:
+            raise bad_value("header", "write NAME:VALUE")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def read_connection(values: Values, url: str) -> Connection:
+    """How to reach ``url``.
+
+    Raises:
+        ConfigError: for a URL, header, key file or CA file that cannot be used.
+    """
+    for stem, text in (("url", url), ("metrics-url", values.get("metrics-url"))):
+        if text is not None and not text.startswith(("http://", "https://")):
+            raise bad_value(
+                stem, f"{text!r} is not a server address; write http://host:port, or sim"
+            )
+    ca = values.get("ca")
+    if ca and not Path(ca).is_file():
+        raise bad_value("ca", f"there is no file {ca}")
+    return Connection(
+        url=url.rstrip("/"),
+        api_key=_read_key(values),
+        headers=_read_headers(values),
+        verify=False if values.get("insecure") else (ca or True),
+        metrics_url=values.get("metrics-url"),
+    )
+
+
+def _read_extra_body(values: Values) -> dict[str, Any]:
+    text = values.get("extra-body")
+    if not text:
+        return {}
+    if isinstance(text, Mapping):
+        return dict(text)
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise bad_value("extra-body", f"not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise bad_value("extra-body", "must be a JSON object")
+    return body
+
+
+def _read_tolerances(values: Values) -> dict[str, float]:
+    tolerances = {}
+    for text in values.items("tolerance"):
+        name, equals, number = text.rpartition("=")
+        metric, at, cell = name.partition("@")
+        if not equals or metric not in METRICS:
+            raise bad_value(
+                "tolerance", f"{text!r}: write METRIC=0.1 with one of {', '.join(METRICS)}"
+            )
+        try:
+            if at:
+                Cell.parse(cell)
+            fraction = float(number)
+        except ValueError as error:
+            raise bad_value("tolerance", f"{text!r}: {error}") from None
+        if not 0 < fraction < 10:
+            raise bad_value("tolerance", f"{text!r}: a fraction, 0.1 is 10 %")
+        tolerances[name] = fraction
+    return tolerances
+
+
+def _read_gates(values: Values) -> tuple[str, ...]:
+    gates = tuple(values.items("gate"))
+    for name in gates:
+        if name not in METRICS:
+            raise bad_value("gate", f"{name!r} is none of {', '.join(METRICS)}")
+    return gates
+
+
+def _read_run_info(texts: Iterable[str]) -> dict[str, str]:
+    info: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if equals and key.isidentifier():
+            info[key] = value
+            continue
+        import yaml
+
+        try:
+            loaded = yaml.load(Path(text).read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise bad_value("run-info", f"cannot read {text} as YAML: {error}") from None
+        if not isinstance(loaded, dict) or not all(isinstance(v, str) for v in loaded.values()):
+            raise bad_value("run-info", f"{text} must hold one 'key: value' a line")
+        info.update(loaded)
+    return info
+
+
+def _read_reports(values: Values) -> dict[str, Path]:
+    texts = values.whole("report")
+    if not texts:
+        return {name: REPORT_DIR / file for name, file in REPORT_FILES.items()}
+    reports: dict[str, Path] = {}
+    for text in texts:
+        name, _, path = text.partition(":")
+        if name == "none" and not path:
+            continue
+        if name not in REPORT_FILES:
+            raise bad_value("report", f"{name!r} is none of {', '.join(REPORT_FILES)}, none")
+        reports[name] = Path(path) if path else REPORT_DIR / REPORT_FILES[name]
+    return reports
+
+
+def read_settings(values: Values, connection: Connection | None) -> Settings:
+    """Everything the run was asked to do.
+
+    Raises:
+        ConfigError: for the first value that cannot be used, with what to write instead.
+    """
+    if (values.get("update-reason") or values.get("prune")) and not values.get("update-baselines"):
+        raise ConfigError("--llm-update-reason and --llm-prune go with --update-baselines")
+    return Settings(
+        connection=connection,
+        hardware=values.get("hardware"),
+        model=values.get("model"),
+        engine=values.get("engine"),
+        grid=read_grid(values),
+        grid_overridden=grid_overridden(values),
+        workload=Workload(
+            max_tokens=_tokens(values, "max-tokens", 4096, least=16),
+            endpoint=values.get("endpoint") or "chat",
+            prompts=values.get("prompts") or "shared",
+            temperature=_number(values, "temperature", 1.0, least=0),
+            top_p=_number(values, "top-p", 1.0, least=0, above=True),
+            extra_body=_read_extra_body(values),
+        ),
+        timing=Timing(
+            duration_s=_number(values, "duration", 30.0, least=0.1),
+            settle_s=_number(values, "settle", 2.0, least=0),
+            stall_s=_number(values, "stall", 30.0, least=0, above=True),
+        ),
+        capacity=values.get("capacity") or "reserved",
+        kv_tokens=_tokens(values, "kv-tokens", None),
+        wait_s=_number(values, "wait", None, least=0),
+        tolerances=_read_tolerances(values),
+        gate=_read_gates(values),
+        run_info=_read_run_info(values.whole("run-info")),
+        baselines_dir=Path(values.get("baselines-dir") or "baselines"),
+        update=bool(values.get("update-baselines")),
+        update_mode=values.get("update-mode") or "moved",
+        update_reason=values.get("update-reason"),
+        prune=bool(values.get("prune")),
+        dry_run=bool(values.get("dry-run")),
+        allow_mismatch=bool(values.get("allow-mismatch")),
+        allow_new=bool(values.get("allow-new")),
+        fail_on_improvement=bool(values.get("fail-on-improvement")),
+        reports=_read_reports(values),
+        workers=int(_number(values, "workers", 1, least=1)),
+    )
