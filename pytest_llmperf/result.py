@@ -212,6 +212,8 @@ class CellRecord(Model):
 
     cell: str
     outcome: Outcome
+    failed: bool = False
+    """Whether its test fails; a NEW cell fails under CI, an IMPROVED one by option."""
     message: str = ""
     measurement: Measurement | None = None
     """The attempt that was judged (after a breach: the median of three)."""

@@ -1,0 +1,67 @@
+"""What a test sees: the ``llm`` fixture. Measures cells, and checks them against the profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.grid import Cell, parse_tokens
+
+if TYPE_CHECKING:
+    from pytest_llmperf.result import CellRecord, Measurement
+    from pytest_llmperf.session import Run
+
+
+class Llm:
+    """The server under test, for one test.
+
+    ``result = await llm.decode("8K", 16)`` measures, ``await llm.check(result)`` judges it against
+    the profile of ``--hardware`` and fails the test if it is worse.
+    """
+
+    def __init__(self, run: Run, item: pytest.Item) -> None:
+        self._run = run
+        self._item = item
+
+    async def prefill(self, context: int | str) -> Measurement:
+        """Measure cold prefill at a context length in tokens (``8192`` or ``"8K"``).
+
+        Never raises for what a server does: an invalid measurement says so in ``status``.
+        """
+        return await self._run.measure(Cell("prefill", _tokens(context)))
+
+    async def decode(self, context: int | str, concurrency: int) -> Measurement:
+        """Measure sustained decode at a context length, with this many simultaneous requests."""
+        return await self._run.measure(Cell("decode", _tokens(context), concurrency))
+
+    async def check(self, measurement: Measurement) -> CellRecord:
+        """Judge a measurement; on a breach measure twice more and judge the median of the three.
+
+        Fails the test when the cell is worse or invalid, skips it when it is over capacity.
+        """
+        record = await self._run.check(measurement, self._item.nodeid)
+        _publish(self._item, record)
+        if self._run.stop_reason:
+            self._item.session.shouldfail = self._run.stop_reason
+        if record.failed:
+            pytest.fail(record.message, pytrace=False)
+        if record.outcome.value == "OVERCAP":
+            pytest.skip(record.message)
+        return record
+
+
+def _tokens(context: int | str) -> int:
+    return parse_tokens(context) if isinstance(context, str) else context
+
+
+def _publish(item: pytest.Item, record: CellRecord) -> None:
+    """Put outcome and values where JUnit and other report plugins find them, once under reruns."""
+    properties: dict[str, object] = {"llmperf_outcome": record.outcome.value}
+    if record.measurement is not None:
+        for comparison in record.comparisons:
+            if comparison.measured is not None:
+                properties[f"llmperf_{comparison.metric}"] = comparison.measured
+    names = set(properties)
+    item.user_properties[:] = [p for p in item.user_properties if p[0] not in names]
+    item.user_properties.extend(properties.items())

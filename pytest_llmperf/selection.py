@@ -1,0 +1,121 @@
+"""Which cells were declared and selected: collection, without a server and nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.grid import Cell, Grid
+from pytest_llmperf.options import Values
+from pytest_llmperf.resolve import grid_overridden, read_grid
+
+FIXTURES = {"prefill_cell": "prefill", "decode_cell": "decode"}
+MARKER_KEYS = ("contexts", "concurrency", "prefill_contexts")
+
+
+class Selection:
+    """The declared grid and the tests made from it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.declared: dict[str, Cell] = {}
+        """Every cell that was parametrized, selected or not, by id."""
+        self.overridden = False
+        self.error: ConfigError | None = None
+        """Why the cells could not be made. Raised inside the collection of one file it would be
+        that file's error (exit 2); after it, it is the usage error that it is (exit 4)."""
+        self._profile: Mapping[str, Any] | None = None
+
+    @property
+    def profile_settings(self) -> Mapping[str, Any]:
+        """The settings block of the profile of ``--hardware``, unchecked; {} without one."""
+        if self._profile is None:
+            self._profile = self._read_profile()
+        return self._profile
+
+    def values(self, marker: Mapping[str, Any] | None = None) -> Values:
+        return Values(self.config, self.profile_settings, marker)
+
+    def parametrize(self, metafunc: pytest.Metafunc) -> None:
+        """Give a test that takes ``prefill_cell`` or ``decode_cell`` its cells."""
+        for fixture, phase in FIXTURES.items():
+            if fixture not in metafunc.fixturenames:
+                continue
+            cells = self._cells(metafunc, phase)
+            self.declared.update((cell.id, cell) for cell in cells)
+            metafunc.parametrize(fixture, cells, ids=[cell.param_id for cell in cells])
+
+    def _cells(self, metafunc: pytest.Metafunc, phase: str) -> list[Cell]:
+        try:
+            values = self.values(_marker(metafunc.definition))
+            grid = read_grid(values)
+        except ConfigError as error:
+            self.error = self.error or error
+            return []
+        self.overridden |= grid_overridden(values)
+        return grid.prefill_cells() if phase == "prefill" else grid.decode_cells()
+
+    @property
+    def grid(self) -> Grid:
+        """The declared cells as a matrix."""
+        cells = self.declared.values()
+        decode = [c for c in cells if c.phase == "decode"]
+        return Grid(
+            contexts=tuple(sorted({c.context for c in decode})),
+            concurrency=tuple(sorted({c.concurrency for c in decode})),
+            prefill_contexts=tuple(sorted({c.context for c in cells if c.phase == "prefill"})),
+        )
+
+    def ours(self, items: list[pytest.Item]) -> list[pytest.Item]:
+        """The items that measure: those that use the ``llm`` fixture."""
+        return [item for item in items if "llm" in getattr(item, "fixturenames", ())]
+
+    def sort(self, items: list[pytest.Item]) -> None:
+        """Put our items into measuring order; everything else stays where it is."""
+        places = [i for i, item in enumerate(items) if cell_of(item)]
+        ordered = sorted((items[i] for i in places), key=lambda item: _order(item))
+        for place, item in zip(places, ordered, strict=True):
+            items[place] = item
+
+    def _read_profile(self) -> Mapping[str, Any]:
+        name = Values(self.config).get("hardware")
+        if not name:
+            return {}
+        from pytest_llmperf.baseline.file import find_profile, read_declared_settings
+
+        path = find_profile(name, Values(self.config).get("baselines-dir") or "baselines")
+        return {} if path is None else read_declared_settings(path)
+
+
+def cell_of(item: pytest.Item) -> Cell | None:
+    """The cell an item was parametrized with."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return None
+    cells = (callspec.params.get(fixture) for fixture in FIXTURES)
+    return next((cell for cell in cells if isinstance(cell, Cell)), None)
+
+
+def _order(item: pytest.Item) -> tuple[int, int, int]:
+    cell = cell_of(item)
+    assert cell is not None
+    return cell.order
+
+
+def _marker(definition: pytest.Item) -> dict[str, Any]:
+    marker = definition.get_closest_marker("llm")
+    if marker is None:
+        return {}
+    unknown = set(marker.kwargs) - set(MARKER_KEYS)
+    if unknown or marker.args:
+        raise ConfigError(f"@pytest.mark.llm takes {', '.join(MARKER_KEYS)}, by name")
+    return {key: _text(value) for key, value in marker.kwargs.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(str(item) for item in value)
+    return str(value)
