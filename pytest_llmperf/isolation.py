@@ -1,0 +1,56 @@
+"""A measurement runs on an event loop of its own, in a thread of its own.
+
+Load left over from one cell cannot leak into the next, the test's own loop (its debug mode, its
+other tasks, its fixtures) cannot disturb the stamps, and uvloop is used where it is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pytest_llmperf.client.loop import new_runner
+
+T = TypeVar("T")
+
+
+async def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run ``make()`` on a fresh loop in a thread, and await its result.
+
+    A cancellation (Ctrl-C) is passed on, and waited for, so that no request outlives the cell.
+    """
+    here = asyncio.get_running_loop()
+    finished = asyncio.Event()
+    box: list[T | BaseException] = []
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+
+    async def body() -> T:
+        task: asyncio.Task[T] = asyncio.ensure_future(make())
+        started.append((asyncio.get_running_loop(), task))
+        return await task
+
+    def work() -> None:
+        try:
+            box.append(new_runner(body()))
+        except BaseException as error:
+            box.append(error)
+        finally:
+            here.call_soon_threadsafe(finished.set)
+
+    thread = threading.Thread(target=work, name="llmperf-cell", daemon=True)
+    thread.start()
+    try:
+        await finished.wait()
+    except asyncio.CancelledError:
+        for loop, task in started:
+            loop.call_soon_threadsafe(task.cancel)
+        await finished.wait()
+        raise
+    finally:
+        thread.join(5)
+    outcome = box[0]
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome
