@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
 
+from pytest_llmperf.baseline.yamltext import SCHEMA
 from pytest_llmperf.grid import Cell, Grid, format_tokens, in_order, parse_tokens
 from pytest_llmperf.metrics import METRICS
 from pytest_llmperf.result import Model
-
-SCHEMA = 1
-"""Version of the file; one that is newer is refused, one that is older is migrated."""
 
 KEEP_RUNS = 10
 """Runs kept in a cell; the oldest go first."""
@@ -40,6 +45,23 @@ def _write_tokens(value: int) -> int | str:
     return label if label.endswith("K") else value
 
 
+def _check_cell(cell_id: str) -> str:
+    return Cell.parse(cell_id).id
+
+
+def _check_tolerance(key: str) -> str:
+    metric, _, cell_id = key.partition("@")
+    if metric not in METRICS:
+        raise ValueError(f"no metric {metric!r}; there are {', '.join(METRICS)}")
+    if cell_id:
+        Cell.parse(cell_id)
+    return key
+
+
+CellId = Annotated[str, AfterValidator(_check_cell)]
+ToleranceKey = Annotated[str, AfterValidator(_check_tolerance)]
+RunId = Annotated[str, Field(pattern=r"^\w[\w.+-]*$", max_length=64)]
+InfoKey = Annotated[str, Field(min_length=1, max_length=64)]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(gt=0)]
 Positive = Annotated[int | float, Field(gt=0), BeforeValidator(round_figure)]
@@ -127,7 +149,7 @@ class Run(Strict):
     launch_command: Text | None = None
     """Secrets redacted."""
     note: Text | None = None
-    info: dict[str, str] = Field(default_factory=dict)
+    info: dict[InfoKey, str] = Field(default_factory=dict)
     """What ``--llm-run-info`` told beyond the fields above."""
 
 
@@ -144,7 +166,7 @@ class CellBaseline(Strict):
     Metric names are fields of ``result.Measurement``.
     """
 
-    runs: list[Text] = Field(min_length=1)
+    runs: list[RunId] = Field(min_length=1)
     over_capacity: OverCapacity | None = None
     prefill_tok_s: PositiveRuns | None = None
     total_tok_s: PositiveRuns | None = None
@@ -213,19 +235,13 @@ class Baseline(Strict):
     hardware: Hardware
     match: Match = Field(default_factory=Match)
     settings: BaselineSettings
-    tolerance: dict[str, Annotated[int | float, Field(gt=0)]] = Field(default_factory=dict)
+    tolerance: dict[ToleranceKey, Annotated[int | float, Field(gt=0)]] = Field(default_factory=dict)
     """Overrides: ``metric`` or ``metric@cell`` -> fraction."""
-    runs: dict[str, Run]
-    cells: dict[str, CellBaseline]
+    runs: dict[RunId, Run]
+    cells: dict[CellId, CellBaseline]
 
     @model_validator(mode="after")
     def _agree(self) -> Baseline:
-        for key in self.tolerance:
-            metric, _, cell_id = key.partition("@")
-            if metric not in METRICS:
-                raise ValueError(f"tolerance: no metric {metric!r}; there are {', '.join(METRICS)}")
-            if cell_id:
-                Cell.parse(cell_id)
         for cell_id, cell in self.cells.items():
             parsed = Cell.parse(cell_id)
             if unknown := [run for run in cell.runs if run not in self.runs]:

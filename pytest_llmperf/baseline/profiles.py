@@ -1,0 +1,98 @@
+"""Where profiles are, and the grid one declares. Needs only yaml: collection stays light."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.baseline.yamltext import Document, parse
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.grid import Grid, parse_tokens
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_NAME = re.compile(r"\w[\w.+-]*")
+
+
+def shipped(folder: str) -> Path:
+    """A folder shipped with the package, ``baselines`` or ``perf_tests``; in a checkout its own."""
+    packaged = _PACKAGE / "shipped" / folder
+    return packaged if packaged.is_dir() else _PACKAGE.parent / folder
+
+
+def profile_path(name: str, baselines_dir: Path) -> Path:
+    """Where a profile of the user's is, or would be written.
+
+    Raises:
+        ConfigError: when the name cannot be a file's.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"--hardware {name!r}: a profile is named by letters, digits and . _ + - only"
+        )
+    return baselines_dir / f"{name}.yaml"
+
+
+def find_profile(name: str, baselines_dir: Path) -> Path:
+    """The file of a profile: the user's own, else the shipped one.
+
+    Raises:
+        ConfigError: when there is none; the message lists the profiles that exist.
+    """
+    for folder in (baselines_dir, shipped("baselines")):
+        path = profile_path(name, folder)
+        if path.is_file():
+            return path
+    known = ", ".join(available_profiles(baselines_dir)) or "none"
+    raise ConfigError(
+        f"--hardware {name}: no {baselines_dir / name}.yaml, and no profile of that name is "
+        f"shipped. There are: {known}. To create it from this run, add --update-baselines."
+    )
+
+
+def available_profiles(baselines_dir: Path) -> list[str]:
+    """Names of the user's profiles and the shipped ones, sorted."""
+    folders = (baselines_dir, shipped("baselines"))
+    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+
+
+def read_text(path: Path) -> str:
+    """Read a baseline file as it is.
+
+    Raises:
+        ConfigError: when it cannot be read or is not UTF-8.
+    """
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from None
+
+
+def read_declared_grid(path: Path) -> Grid:
+    """The matrix a profile declares, without checking the rest of the file.
+
+    Raises:
+        ConfigError: when the file or its grid cannot be read.
+    """
+    document = parse(read_text(path), str(path))
+    settings = document.data.get("settings")
+    if not isinstance(settings, dict):
+        raise document.error(("settings",), "settings with contexts and concurrency are missing")
+
+    def axis(name: str) -> tuple[int, ...]:
+        return _read_axis(document, settings, name)
+
+    return Grid(axis("contexts"), axis("concurrency"), axis("prefill_contexts"))
+
+
+def _read_axis(document: Document, settings: dict[str, Any], name: str) -> tuple[int, ...]:
+    loc = ("settings", name)
+    values = settings.get(name)
+    if not isinstance(values, list):
+        raise document.error(loc, f"{name} must be a list such as [8K, 16K]")
+    try:
+        return tuple(parse_tokens(str(value)) for value in values)
+    except ValueError as error:
+        raise document.error(loc, str(error)) from None
