@@ -1,0 +1,182 @@
+"""A cell of a run, as reports show it: its status, its number, its verdict, its table row. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_llmperf.grid import Cell, Phase, format_tokens
+from pytest_llmperf.metrics import METRICS, Metric
+from pytest_llmperf.report.numbers import (
+    MISSING,
+    change,
+    interval,
+    number,
+    percent,
+    with_unit,
+)
+from pytest_llmperf.result import CellRecord, Comparison, Measurement, Outcome, Status
+
+PHASES: dict[Phase, str] = {"prefill": "Prefill", "decode": "Sustained decode"}
+STATUSES = {
+    Status.VALID: "Valid",
+    Status.INVALID: "Invalid",
+    Status.OVER_CAPACITY: "Over capacity",
+}
+_HEADLINE: dict[Phase, str] = {"prefill": "prefill_tok_s", "decode": "total_tok_s"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of all measurements."""
+
+    label: str
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Value:
+    """A table entry: as people read it, and as it sorts (None sorts last)."""
+
+    text: str
+    value: float | None = None
+
+
+COLUMNS = (
+    Column("Phase", numeric=False),
+    Column("Context"),
+    Column("Requests at once"),
+    Column("Status", numeric=False),
+    Column("Total tok/s"),
+    Column("Per request tok/s"),
+    Column("TTFT"),
+    Column("Time between tokens"),
+    Column("Average active requests"),
+    Column("Completed requests"),
+    Column("Output tokens"),
+    Column("Measured for"),
+    Column("Verdict", numeric=False),
+    Column("Baseline tok/s"),
+    Column("Change"),
+    Column("Tolerance"),
+    Column("95 % interval"),
+    Column("Steps/s"),
+    Column("Tokens per step"),
+    Column("Warnings", numeric=False),
+    Column("Attempts"),
+)
+
+
+def status(record: CellRecord) -> Status:
+    """What became of a cell's measurement; a cell without one did not fit, or failed."""
+    if record.measurement is not None:
+        return record.measurement.status
+    over = (Outcome.OVERCAP, Outcome.CAPACITY_REGRESSION)
+    return Status.OVER_CAPACITY if record.outcome in over else Status.INVALID
+
+
+def valid(record: CellRecord | None) -> Measurement | None:
+    """The measurement of a cell if it may be shown as a number."""
+    if record is None or record.measurement is None:
+        return None
+    return record.measurement if record.measurement.status is Status.VALID else None
+
+
+def reason(record: CellRecord) -> str:
+    """Why a cell has no valid number, or what its verdict says."""
+    measurement = record.measurement
+    if measurement is not None and measurement.status is not Status.VALID:
+        return (
+            measurement.reason
+            or (measurement.capacity and measurement.capacity.reason)
+            or (record.message)
+        )
+    return record.message
+
+
+def headline(record: CellRecord) -> Comparison | None:
+    """The comparison of the cell's tok/s, if it was compared."""
+    name = _HEADLINE[Cell.parse(record.cell).phase]
+    return next((c for c in record.comparisons if c.metric == name), None)
+
+
+def speed(measurement: Measurement) -> float | None:
+    """The cell's tok/s: prompt tokens for prefill, output tokens for decode."""
+    return measurement.value(_HEADLINE[measurement.phase])
+
+
+def metric(comparison: Comparison) -> Metric:
+    return METRICS[comparison.metric]
+
+
+def goodness(comparison: Comparison | None) -> float:
+    """How far a value moved, in tolerances; above 0 is better, below -1 is a regression."""
+    if comparison is None or comparison.delta is None or not comparison.tolerance:
+        return 0.0
+    sign = 1 if metric(comparison).better == "higher" else -1
+    return sign * comparison.delta / comparison.tolerance
+
+
+def comparison_texts(comparison: Comparison) -> tuple[str, str, str, str, str]:
+    """Metric, baseline, measured, change and tolerance, as people read them."""
+    kind = metric(comparison)
+    unit = kind.unit if kind.unit == "ms" else ""
+    tolerance = percent(comparison.tolerance)
+    return (
+        kind.label + (f", {unit}" if unit else ""),
+        number(comparison.baseline, kind.digits),
+        number(comparison.measured, kind.digits),
+        change(comparison.delta),
+        tolerance if comparison.tolerance is None else f"±{tolerance}",
+    )
+
+
+def verdict_note(comparison: Comparison) -> str:
+    """The verdict on one metric with what qualifies it: ``worse``, ``ok, weak``, ``observed``."""
+    words = comparison.verdict + (", weak" if comparison.weak and comparison.gated else "")
+    return f"{words}: {comparison.why}" if comparison.why else words
+
+
+def row(record: CellRecord) -> list[Value]:
+    """The cell's line in the table of all measurements, in the order of ``COLUMNS``."""
+    cell = Cell.parse(record.cell)
+    m, judged = valid(record), headline(record)
+    base, delta = (judged.baseline, judged.delta) if judged else (None, None)
+    ci = m.total_tok_s_ci95 if m else None
+    warnings = record.measurement.warnings if record.measurement else []
+
+    def value(name: str, digits: int = 1, unit: str = "") -> Value:
+        amount: float | None = getattr(m, name, None)
+        return Value(with_unit(amount, unit, digits), amount)
+
+    rate = speed(m) if m else None
+    active = "in_flight_avg" if m and m.active_avg is None else "active_avg"
+    attempts = len(record.attempts) or int(record.measurement is not None)
+    return [
+        Value(PHASES[cell.phase]),
+        Value(format_tokens(cell.context), cell.context),
+        Value(str(cell.concurrency), cell.concurrency),
+        Value(STATUSES[status(record)]),
+        Value(number(rate), rate),
+        value("per_request_tok_s"),
+        value("ttft_ms", 0, "ms"),
+        value("itl_ms", 1, "ms"),
+        value(active),
+        value("completed", 0),
+        value("output_tokens", 0),
+        value("measured_s", 1, "s"),
+        Value(record.outcome.value),
+        Value(number(base), base),
+        Value(change(delta), delta),
+        Value(_tolerance(judged), judged.tolerance if judged else None),
+        Value(interval(ci), ci[0] if ci else None),
+        value("steps_s", 2),
+        value("tokens_per_step", 2),
+        Value(", ".join(notice.code for notice in warnings) or MISSING),
+        Value(str(attempts), attempts),
+    ]
+
+
+def _tolerance(comparison: Comparison | None) -> str:
+    if comparison is None or comparison.tolerance is None:
+        return MISSING
+    return f"±{percent(comparison.tolerance)}" + (" weak" if comparison.weak else "")

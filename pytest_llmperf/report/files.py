@@ -1,0 +1,26 @@
+"""Write report files so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text`` (UTF-8) in one step, creating its folder if need be.
+
+    Whatever happens, the path holds either the old content or the new, even after a power cut.
+
+    Raises:
+        OSError: when the folder cannot be written; the old content stays, and no temporary file.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,231 @@
+"""The terminal summary: lines of styled segments that read well without colour. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+from pytest_llmperf.grid import Cell, format_tokens
+from pytest_llmperf.report.cells import (
+    comparison_texts,
+    goodness,
+    headline,
+    reason,
+    speed,
+    status,
+    valid,
+    verdict_note,
+)
+from pytest_llmperf.report.numbers import change, number
+from pytest_llmperf.report.view import View
+from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
+
+T = TypeVar("T")
+
+_COLUMN = 9
+_LABEL = 8
+_COLOURS = {
+    Outcome.REGRESSED: "red",
+    Outcome.CAPACITY_REGRESSION: "red",
+    Outcome.INVALID: "red",
+    Outcome.IMPROVED: "green",
+    Outcome.PASS: "green",
+    Outcome.UPDATED: "cyan",
+    Outcome.NEW: "cyan",
+    Outcome.UNGATED: "yellow",
+    Outcome.OVERCAP: "yellow",
+}
+_MARKS = {Outcome.REGRESSED: "!", Outcome.IMPROVED: "^", Outcome.UNGATED: "~"}
+_LEGEND = {"!": "regressed", "^": "improved", "~": "not gated"}
+
+
+class Segment(NamedTuple):
+    """Text with the style names that pytest's terminal writer takes as keywords."""
+
+    text: str
+    style: tuple[str, ...] = ()
+
+    @property
+    def markup(self) -> dict[str, bool]:
+        """For ``TerminalReporter.write(text, **markup)``."""
+        return dict.fromkeys(self.style, True)
+
+
+Line = list[Segment]
+
+
+def render(run: RunResult, width: int = 80, rerun: str | None = None) -> list[Line]:
+    """Return the summary, one list of segments a line.
+
+    Args:
+        width: columns of the terminal; a wide matrix is folded to fit.
+        rerun: the command that measures the failed cells again, instead of the derived one.
+    """
+    view = View(run)
+    parts = [
+        _header(view),
+        _matrix(view, width),
+        _prefill(view, width),
+        _failures(view),
+        _lists(view),
+        _notes(view),
+        _closing(view, view.rerun_command if rerun is None else rerun),
+    ]
+    lines: list[Line] = []
+    for part in filter(None, parts):
+        lines += [[], *part] if lines else part
+    return lines
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """Join lines without any style."""
+    return "\n".join("".join(part.text for part in line).rstrip() for line in lines)
+
+
+def _header(view: View) -> list[Line]:
+    run = view.run
+    facts = [view.engine, f"profile {run.profile}" if run.profile else "no profile", run.url]
+    facts.append(f"{run.settings.duration_s:g} s per cell")
+    lines = [_text(view.title, "bold"), _text(", ".join(fact for fact in facts if fact))]
+    if run.simulated:
+        lines.append(_text("SIMULATED: numbers of the built-in simulator", "yellow", "bold"))
+    return lines
+
+
+def _matrix(view: View, width: int) -> list[Line]:
+    if not view.contexts:
+        return []
+    against = "; below, change to the baseline" if view.compared else ""
+    lines = [_text(f"Sustained decode: total tok/s by context and streams{against}", "bold")]
+    used: set[str] = set()
+    for levels in _fold(view.concurrency, width):
+        lines.append(_row("", [Segment(str(level), ("bold",)) for level in levels]))
+        for context in view.contexts:
+            records = [view.decode(context, level) for level in levels]
+            lines.append(_row(format_tokens(context), [_value(record) for record in records]))
+            below = [_below(record) for record in records]
+            if any(segment.text for segment in below):
+                lines.append(_row("", below))
+            used |= {segment.text[0] for segment in below if segment.text[:1] in _LEGEND}
+    if used:
+        words = ", ".join(f"{mark} {word}" for mark, word in _LEGEND.items() if mark in used)
+        lines.append(_text(" " * _LABEL + words))
+    return lines
+
+
+def _prefill(view: View, width: int) -> list[Line]:
+    if not view.prefills:
+        return []
+    lines = [_text("Prefill: prompt tok/s by context, and TTFT in ms", "bold")]
+    for records in _fold(view.prefills, width):
+        names = [format_tokens(Cell.parse(record.cell).context) for record in records]
+        lines.append(_row("", [Segment(name, ("bold",)) for name in names]))
+        lines.append(_row("tok/s", [_value(record) for record in records]))
+        below = [_below(record) for record in records]
+        if any(segment.text for segment in below):
+            lines.append(_row("change", below))
+        ttfts = [m.ttft_ms if (m := valid(record)) else None for record in records]
+        lines.append(_row("TTFT", [Segment(number(ttft, 0)) for ttft in ttfts]))
+    return lines
+
+
+def _value(record: CellRecord | None) -> Segment:
+    measurement = valid(record)
+    if measurement is not None:
+        rate = speed(measurement)
+        return Segment(number(rate, 0 if rate and rate >= 10_000 else 1))
+    if record is None:
+        return Segment(".")
+    style = (_COLOURS.get(record.outcome, "yellow"),)
+    return Segment("overcap" if status(record) is Status.OVER_CAPACITY else "INVALID", style)
+
+
+def _below(record: CellRecord | None) -> Segment:
+    """What stands under a value: its change, marked where its cell stands out."""
+    if record is None:
+        return Segment("")
+    outcome = record.outcome
+    style = (_COLOURS[outcome],) if outcome in _COLOURS and outcome is not Outcome.PASS else ()
+    judged = headline(record)
+    if outcome is Outcome.CAPACITY_REGRESSION:
+        return Segment("!was ok", style)
+    if judged is None or valid(record) is None:
+        return Segment("new" if outcome is Outcome.NEW else "", style)
+    mark = _MARKS.get(outcome, "")
+    return Segment(mark + change(judged.delta).replace(" ", ""), style)
+
+
+def _failures(view: View) -> list[Line]:
+    lines: list[Line] = []
+    for record in view.failures:
+        lines.append([Segment(record.outcome.value, ("red", "bold")), Segment(f" {record.cell}")])
+        if why := reason(record):
+            lines.append(_text(f"  {why}"))
+        if record.comparisons:
+            lines.append(_text(_columns("metric", "baseline", "measured", "change", "tolerance")))
+        for comparison in record.comparisons:
+            texts = _columns(*comparison_texts(comparison))
+            worse = ("red",) if comparison.verdict == "worse" else ()
+            lines.append([Segment(texts, worse), Segment(f"  {verdict_note(comparison)}", worse)])
+        if len(record.attempts) > 1:
+            tries = [number(speed(attempt)) for attempt in record.attempts]
+            lines.append(_text(f"  tok/s of the {len(tries)} attempts: {', '.join(tries)}"))
+    return lines
+
+
+def _lists(view: View) -> list[Line]:
+    lines = []
+    for record in view.having(Outcome.IMPROVED):
+        judged = max(record.comparisons, key=goodness, default=None)
+        moved = ""
+        if judged is not None:
+            name, base, measured, delta, _ = comparison_texts(judged)
+            moved = f": {name} {base} -> {measured} ({delta})"
+        lines.append([Segment("IMPROVED", ("green",)), Segment(f" {record.cell}{moved}")])
+    for outcome in (Outcome.UNGATED, Outcome.NEW, Outcome.UPDATED):
+        if cells := [record.cell for record in view.having(outcome)]:
+            style = (_COLOURS[outcome],)
+            lines.append([Segment(outcome.value, style), Segment(f" {', '.join(cells)}")])
+    return lines
+
+
+def _notes(view: View) -> list[Line]:
+    notes = [note for note in view.notes if not note.startswith("Simulated:")]
+    for code, text, cells in view.cell_warnings:
+        notes.append(f"{code}: {text} ({', '.join(cells)})")
+    return [_text(f"note: {note}", "yellow") for note in notes]
+
+
+def _closing(view: View, rerun: str) -> list[Line]:
+    lines: list[Line] = []
+    if view.records:
+        line: Line = []
+        for outcome, n in view.counts:
+            style = (_COLOURS[outcome],) if outcome in _COLOURS else ()
+            line += [Segment(", ")] if line else []
+            line.append(Segment(f"{n} {outcome.value}", style))
+        lines.append(line)
+    verdict = view.verdict
+    colour = {"pass": "green", "fail": "red", "info": "yellow"}[verdict.level]
+    lines.append(_text(f"{verdict.headline}. {verdict.detail}".rstrip(), colour, "bold"))
+    if rerun:
+        lines += [_text("Measure the failed cells again:"), _text(f"  {rerun}", "bold")]
+    return lines
+
+
+def _text(text: str, *style: str) -> Line:
+    return [Segment(text, style)]
+
+
+def _row(label: str, segments: list[Segment]) -> Line:
+    cells = [Segment(segment.text.rjust(_COLUMN), segment.style) for segment in segments]
+    return [Segment(label.ljust(_LABEL), ("bold",)), *cells]
+
+
+def _columns(name: str, *values: str) -> str:
+    return f"    {name:<18}" + "".join(f"{value:>11}" for value in values)
+
+
+def _fold(items: list[T], width: int) -> list[list[T]]:
+    n = max(1, (width - _LABEL) // _COLUMN)
+    return [items[i : i + n] for i in range(0, len(items), n)]

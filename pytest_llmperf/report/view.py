@@ -1,0 +1,310 @@
+"""What a report says, before it has a format: every format renders these same parts. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pytest_llmperf.grid import Cell, format_tokens
+from pytest_llmperf.redact import redact_all
+from pytest_llmperf.report.cells import status
+from pytest_llmperf.report.numbers import count
+from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
+
+OVER_CAPACITY_NOTE = (
+    "Over capacity: not run because this many requests at this context would exceed what the "
+    "server can hold at once."
+)
+WARM_NOTE = (
+    "TTFT of decode is measured with the prompt already in the server's cache, so it mostly "
+    "excludes prefill."
+)
+MEDIANS_NOTE = (
+    "Latencies are medians. Total tok/s is output across all simultaneous requests. A tolerance "
+    "is also the smallest change its comparison can see."
+)
+SIMULATED_NOTE = "Simulated: these numbers come from the built-in simulator, not from hardware."
+
+_LABELS = {
+    "gpu": "GPU",
+    "gpu_count": "GPU count",
+    "os": "OS",
+    "vram_gb": "VRAM",
+    "bench": "Benchmark tool",
+}
+_ENGINE_INFO = ("backend", "repository", "build", "commit", "driver")
+_TITLE_INFO = ("quantization", "launch_command")
+
+Level = Literal["pass", "fail", "info"]
+Fact = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The run in one line; ``detail`` says what to know beside it."""
+
+    level: Level
+    headline: str
+    detail: str = ""
+
+
+class View:
+    """A run, read for reporting. Every text in it is free of secrets."""
+
+    def __init__(self, run: RunResult) -> None:
+        self.run = RunResult.model_validate(redact_all(run.model_dump()))
+        self.records = sorted(self.run.cells, key=lambda record: Cell.parse(record.cell).order)
+        self._by_cell = {Cell.parse(record.cell): record for record in self.records}
+
+    # Header
+
+    @property
+    def model(self) -> str:
+        """The model as people know it: the last part of its root, or the served name."""
+        server = self.run.server
+        if server is None:
+            return "unknown model"
+        return (server.model_root or server.model).rstrip("/").rsplit("/", 1)[-1]
+
+    @property
+    def machine(self) -> str:
+        """The hardware in a few words, or an empty string when nothing says what it is."""
+        facts = self.run.hardware
+        gpu, gpus, vram = facts.get("gpu"), facts.get("gpu_count"), facts.get("vram_gb")
+        if not gpu:
+            return self.run.profile or ""
+        words = [str(gpu)]
+        if isinstance(vram, int | float):
+            each = vram / gpus if isinstance(gpus, int) and gpus else vram
+            words.append(f"{each:g}GB")
+        if gpus:
+            words.append(f"×{gpus}")
+        return " ".join(words)
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} on {self.machine}" if self.machine else self.model
+
+    @property
+    def engine(self) -> str:
+        server = self.run.server
+        return " ".join(part for part in (server.engine, server.version) if part) if server else ""
+
+    @property
+    def subtitle(self) -> str:
+        server, parts = self.run.server, []
+        if server is not None:
+            parts = [server.engine, server.version, self._quantization]
+        contexts, levels = self.contexts, self.concurrency
+        if contexts and levels:
+            parts.append(
+                f"{count(len(contexts), 'context')} ({_span(format_tokens, contexts)}) × "
+                f"{count(len(levels), 'concurrency level')} ({_span(str, levels)})"
+            )
+        if self.prefills:
+            names = ", ".join(format_tokens(Cell.parse(r.cell).context) for r in self.prefills)
+            parts.append(f"prefill at {names}")
+        return " · ".join(part for part in parts if part)
+
+    @property
+    def _quantization(self) -> str | None:
+        server = self.run.server
+        return self.run.run_info.get("quantization") or (server and server.quantization) or None
+
+    # Sections of facts
+
+    @property
+    def hardware_facts(self) -> list[Fact]:
+        facts = {"profile": self.run.profile, **self.run.hardware}
+        return [
+            (_label(key), self._vram if key == "vram_gb" else str(value))
+            for key, value in facts.items()
+            if value is not None
+        ]
+
+    @property
+    def _vram(self) -> str:
+        vram, gpus = self.run.hardware["vram_gb"], self.run.hardware.get("gpu_count")
+        if not isinstance(vram, int | float):
+            return str(vram)
+        each = f" ({gpus} × {vram / gpus:g} GB)" if isinstance(gpus, int) and gpus > 1 else ""
+        return f"{vram:g} GB{each}"
+
+    @property
+    def engine_facts(self) -> list[Fact]:
+        server, info = self.run.server, self.run.run_info
+        if server is None:
+            return []
+        facts: list[tuple[str, str | int | bool | None]] = [
+            ("Engine", server.engine),
+            ("Version", server.version),
+            ("Quantization", self._quantization),
+            *((_label(key), info.get(key)) for key in _ENGINE_INFO),
+            ("Longest sequence", _tokens(server.max_model_len)),
+            ("Requests decoded at once", server.max_num_seqs),
+            ("KV cache", _tokens(server.kv_tokens)),
+            ("KV cache according to", server.kv_source),
+            ("Speculative decoding", server.speculative),
+            ("Prefix cache", server.prefix_cache),
+        ]
+        return [(label, _plain(value)) for label, value in facts if value is not None]
+
+    @property
+    def run_facts(self) -> list[Fact]:
+        run, server, settings = self.run, self.run.server, self.run.settings
+        facts: list[tuple[str, str | int | bool | None]] = [
+            ("Date", run.date),
+            ("Served model", server.model if server else None),
+            ("Model root", server.model_root if server else None),
+            ("URL", run.url or None),
+            ("Benchmark tool", f"pytest-llmperf {run.llmperf_version}"),
+            ("Decode test", "Fixed duration"),
+            ("Prefill mode", "Cold requests before the decode cells of a context"),
+            ("Time per measurement", f"{settings.duration_s:g} s"),
+            ("Max output", _tokens(settings.max_tokens)),
+            ("Endpoint", settings.endpoint),
+            ("Prompts", settings.prompts),
+            ("Sampling", settings.sampling),
+            ("Extra body", settings.extra_body or None),
+            ("Capacity rule", settings.capacity),
+            ("Reference text", settings.text_hash),
+            ("Method", settings.method),
+            *(
+                (_label(key), value)
+                for key, value in run.run_info.items()
+                if key not in (*_ENGINE_INFO, *_TITLE_INFO)
+            ),
+        ]
+        return [(label, _plain(value)) for label, value in facts if value is not None]
+
+    @property
+    def launch_command(self) -> str | None:
+        return self.run.run_info.get("launch_command")
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know about the run as a whole, the gravest first."""
+        run = self.run
+        notes = [SIMULATED_NOTE] if run.simulated else []
+        if run.interrupted:
+            notes.append(f"Stopped early: {run.interrupted}")
+        elif not run.finished:
+            notes.append("Not finished: the run was still going, or was killed.")
+        notes += [f"{notice.code}: {notice.text}" for notice in run.warnings]
+        notes += run.server.notes if run.server else []
+        if run.stale:
+            notes.append(
+                f"Stale: {', '.join(run.stale)} in the baseline, no longer in the grid; "
+                "--llm-prune deletes."
+            )
+        return notes
+
+    # The matrix
+
+    @cached_property
+    def prefills(self) -> list[CellRecord]:
+        return [record for cell, record in self._by_cell.items() if cell.phase == "prefill"]
+
+    @cached_property
+    def contexts(self) -> list[int]:
+        """Contexts (tokens) with at least one decode cell in this run."""
+        return sorted({cell.context for cell in self._by_cell if cell.phase == "decode"})
+
+    @cached_property
+    def concurrency(self) -> list[int]:
+        return sorted({cell.concurrency for cell in self._by_cell if cell.phase == "decode"})
+
+    def decode(self, context: int, concurrency: int) -> CellRecord | None:
+        return self._by_cell.get(Cell("decode", context, concurrency))
+
+    def prefill(self, context: int) -> CellRecord | None:
+        return self._by_cell.get(Cell("prefill", context))
+
+    @property
+    def has_over_capacity(self) -> bool:
+        return any(status(record) is Status.OVER_CAPACITY for record in self.records)
+
+    # Verdicts
+
+    @property
+    def counts(self) -> list[tuple[Outcome, int]]:
+        """How many cells had each outcome, failures first."""
+        tally = Counter(record.outcome for record in self.records)
+        return sorted(tally.items(), key=lambda item: not item[0].failed)
+
+    @property
+    def failures(self) -> list[CellRecord]:
+        return [record for record in self.records if record.outcome.failed]
+
+    def having(self, outcome: Outcome) -> list[CellRecord]:
+        return [record for record in self.records if record.outcome is outcome]
+
+    @property
+    def compared(self) -> bool:
+        return any(record.comparisons for record in self.records)
+
+    @property
+    def verdict(self) -> Verdict:
+        run, total = self.run, count(len(self.records), "cell")
+        early = run.interrupted or ("" if run.finished else "not finished")
+        detail = f"Stopped early: {early}" if early else ""
+        if self.failures:
+            words = ", ".join(
+                f"{n} {outcome.value.lower()}" for outcome, n in self.counts if outcome.failed
+            )
+            return Verdict("fail", f"{len(self.failures)} of {total} failed: {words}", detail)
+        measured = [r for r in self.records if status(r) is Status.VALID]
+        if not measured:
+            return Verdict("fail", "Nothing was measured", detail)
+        if early:
+            return Verdict("info", f"Incomplete: {total} measured or judged", detail)
+        if run.profile is None or not self.compared:
+            why = "no hardware profile was named" if run.profile is None else "no baseline applied"
+            return Verdict("info", f"{total} measured, nothing compared", f"Why: {why}.")
+        if not any(c.gated and c.verdict in ("ok", "better") for r in measured
+                   for c in r.comparisons):  # fmt: skip
+            return Verdict("fail", "Nothing could be judged", "No cell had a gated metric.")
+        return Verdict("pass", f"No regression in {total}", f"Against the baseline {run.profile}.")
+
+    @property
+    def cell_warnings(self) -> list[tuple[str, str, list[str]]]:
+        """Warnings of cells: code, one text as an example, and the cells that have it."""
+        found: dict[str, tuple[str, list[str]]] = {}
+        for record in self.records:
+            for notice in record.measurement.warnings if record.measurement else []:
+                found.setdefault(notice.code, (notice.text, []))[1].append(record.cell)
+        return [(code, text, cells) for code, (text, cells) in found.items()]
+
+    @property
+    def rerun_command(self) -> str:
+        """The command that measures just the failed cells again; empty if there are none."""
+        ids = [record.nodeid for record in self.failures if record.nodeid]
+        if not ids:
+            return ""
+        command = ["pytest", *ids]
+        if self.run.url:
+            command += ["--llm-url", self.run.url]
+        if self.run.profile:
+            command += ["--hardware", self.run.profile]
+        return shlex.join(command)
+
+
+def _label(key: str) -> str:
+    return _LABELS.get(key) or key.replace("_", " ").capitalize()
+
+
+def _tokens(n: int | None) -> str | None:
+    return None if n is None else f"{n:,} tokens"
+
+
+def _plain(value: str | int | bool) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _span(write: Callable[[int], str], values: list[int]) -> str:
+    first, last = write(values[0]), write(values[-1])
+    return first if first == last else f"{first}–{last}"
