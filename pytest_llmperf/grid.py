@@ -9,7 +9,7 @@ from typing import Literal
 
 Phase = Literal["prefill", "decode"]
 
-_TOKENS = re.compile(r"(\d+)\s*([kKmM]?)")
+_TOKENS = re.compile(r"([0-9]+)\s*([kKmM]?)")
 _CELL = re.compile(r"(prefill|decode)\[(\w+?)(?:-c(\d+))?\]")
 _UNIT = {"": 1, "k": 1024, "m": 1024 * 1024}
 _LARGEST = 2**31

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,13 +82,19 @@ class Selection:
             items[place] = item
 
     def _read_profile(self) -> Mapping[str, Any]:
-        name = Values(self.config).get("hardware")
+        values = Values(self.config)
+        name = values.get("hardware")
         if not name:
             return {}
-        from pytest_llmperf.baseline.file import find_profile, read_declared_settings
+        from pytest_llmperf.baseline.profiles import find_profile, profile_path, read_declared
 
-        path = find_profile(name, Values(self.config).get("baselines-dir") or "baselines")
-        return {} if path is None else read_declared_settings(path)
+        directory = Path(values.get("baselines-dir") or "baselines")
+        if values.get("update-baselines") and not profile_path(name, directory).is_file():
+            try:
+                return read_declared(find_profile(name, directory))
+            except ConfigError:
+                return {}  # the update creates it
+        return read_declared(find_profile(name, directory))
 
 
 def cell_of(item: pytest.Item) -> Cell | None:
