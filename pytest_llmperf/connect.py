@@ -1,0 +1,183 @@
+"""From a URL to a server that is ready, with its model, its engine and what it can hold."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_llmperf.engines.answers import complaint, read_json, whole
+from pytest_llmperf.engines.base import Api, Engine
+from pytest_llmperf.engines.cards import Card, choose, read_cards
+from pytest_llmperf.engines.detect import detect, engine_named
+from pytest_llmperf.engines.page import MetricsPage
+from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.result import ServerInfo
+
+LOADING_S = 600.0
+"""A server that says it is loading is waited for this long, unless told otherwise."""
+_MODELS_KEPT = 100
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 2.0
+
+_TOLD_TEXTS = {"engine_version": "version", "quantization": "quantization", "model": "model_root"}
+_TOLD_COUNTS = ("max_model_len", "max_num_seqs", "kv_tokens")
+
+
+@dataclass(frozen=True)
+class Connected:
+    """A server that can be measured."""
+
+    engine: Engine
+    info: ServerInfo
+
+
+async def connect(
+    api: Api,
+    *,
+    model: str | None = None,
+    engine: str | None = None,
+    wait_s: float | None = None,
+    kv_tokens: int | None = None,
+    run_info: Mapping[str, str] | None = None,
+    metrics_url: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Connected:
+    """Wait until the server is ready; find its model, engine and limits.
+
+    Args:
+        api: calls to the server.
+        model: ``--llm-model``, when the server serves several.
+        engine: ``--llm-engine``, instead of detecting it.
+        wait_s: seconds to wait for a server that refuses connections; None: fail at once. One
+            that answers 503 is waited for in any case, this long or ``LOADING_S``.
+        kv_tokens: ``--llm-kv-tokens``; stands in for what the server says.
+        run_info: ``--llm-run-info``; fills what the server does not tell.
+        metrics_url: where the metrics are if not below the server's root; asked with the key.
+        say: told once what is being waited for.
+
+    Raises:
+        ConfigError: the key, the model or an option is wrong.
+        ServerUnusable: unreachable, or not an OpenAI-compatible server.
+    """
+    named = engine_named(engine) if engine is not None else None
+    status, text = await _wait_until_ready(api, wait_s, say)
+    cards = await _list_models(api, status, text, model)
+    card = choose(cards, model)
+    kind = named or await detect(api, card, metrics_url)
+    found = kind(api, card, MetricsPage(api, metrics_url))
+    info = await found.describe()
+    if info.started is not None and await _answers_in_turn(found, info.started):
+        found.page.give_up("several servers answer here in turn")
+        info = info.model_copy(
+            update={
+                "started": None,
+                "kv_tokens": None,
+                "kv_source": "several servers answer here in turn, each with its own",
+                "notes": [*info.notes, "several servers answer at this address in turn: gauges "
+                          "and limits of one say nothing of all, so they are not used"],
+            }
+        )  # fmt: skip
+    info = info.model_copy(update={"models": [card.id for card in cards[:_MODELS_KEPT]]})
+    return Connected(found, _fill(info, kv_tokens, run_info or {}))
+
+
+async def _wait_until_ready(
+    api: Api, wait_s: float | None, say: Callable[[str], None]
+) -> tuple[int, str]:
+    """Answer of ``/v1/models`` once neither it nor ``/health`` says that the server loads."""
+    began = time.monotonic()
+    pause, said = _FIRST_PAUSE_S, False
+    while True:
+        waited = time.monotonic() - began
+        try:
+            (health, health_text), (status, text) = await asyncio.gather(
+                api.get("/health"), api.get("/v1/models")
+            )
+        except ServerUnusable as error:
+            reason, limit = str(error), wait_s or 0.0
+            if waited >= limit or _is_tls(error):
+                raise ServerUnusable(_unreachable(error, wait_s)) from error
+        else:
+            if 503 not in (health, status):
+                return status, text
+            words = complaint(text if status == 503 else health_text)
+            reason, limit = f"HTTP 503: {words}", LOADING_S if wait_s is None else wait_s
+            if waited >= limit:
+                raise ServerUnusable(
+                    f"the server was not ready after {waited:.0f} s ({reason}); "
+                    "look at its log, or give it longer with --llm-wait SECONDS"
+                )
+        if not said:
+            say(f"waiting up to {limit:.0f} s for the server ({reason})")
+            said = True
+        await asyncio.sleep(max(min(pause, limit - waited), 0.01))
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _is_tls(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, ssl.SSLError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _unreachable(error: ServerUnusable, wait_s: float | None) -> str:
+    if _is_tls(error):
+        return f"{error}\nName the server's CA with --llm-ca FILE, or use --llm-insecure."
+    if wait_s:
+        return f"{error} (waited {wait_s:.0f} s)\nIs the server running, and is --llm-url right?"
+    return f"{error}\nStart the server, correct --llm-url, or wait for it with --llm-wait SECONDS."
+
+
+async def _list_models(api: Api, status: int, text: str, wanted: str | None) -> list[Card]:
+    if status in (401, 403):
+        raise ConfigError(
+            f"the server wants a key it accepts (HTTP {status}: {complaint(text)}); "
+            "set the key with --llm-api-key or LLMPERF_API_KEY"
+        )
+    cards = read_cards(text) if status == 200 else None
+    if cards is not None:
+        return cards
+    if wanted is not None and status != 200 and await _completes(api, wanted):
+        return [Card(wanted)]
+    said = complaint(text)[:120]
+    raise ServerUnusable(
+        "this URL does not answer /v1/models like an OpenAI server "
+        f"(HTTP {status}: {said}); check --llm-url: it is the address in front of /v1"
+    )
+
+
+async def _completes(api: Api, model: str) -> bool:
+    """Whether there is a chat endpoint although no model list: it objects to an empty chat."""
+    status, text = await api.post("/v1/chat/completions", {"model": model, "messages": []})
+    return status in (200, 400, 422) and isinstance(read_json(text), dict)
+
+
+async def _answers_in_turn(engine: Engine, started: float) -> bool:
+    """Whether simultaneous connections reach processes with different start times."""
+    scrapes = await asyncio.gather(*(engine.gauges() for _ in range(3)))
+    return any(s and s.started is not None and s.started != started for s in scrapes)
+
+
+def _fill(info: ServerInfo, kv_tokens: int | None, run_info: Mapping[str, str]) -> ServerInfo:
+    update: dict[str, Any] = {}
+    for key, name in _TOLD_TEXTS.items():
+        if getattr(info, name) is None and run_info.get(key):
+            update[name] = run_info[key]
+    for name in _TOLD_COUNTS:
+        if getattr(info, name) is None and name in run_info:
+            update[name] = whole(run_info[name])
+            if update[name] is None:
+                raise ConfigError(
+                    f"--llm-run-info: {name}={run_info[name]!r} is not a whole number"
+                )
+    if "kv_tokens" in update:
+        update["kv_source"] = "--llm-run-info"
+    if kv_tokens is not None:
+        update |= {"kv_tokens": kv_tokens, "kv_source": "--llm-kv-tokens"}
+    return info.model_copy(update=update)
