@@ -31,7 +31,9 @@ class StreamRecord:
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     completion_tokens: int | None = None
-    """The last usage seen; final when ``end`` is "finished"."""
+    """The highest usage seen; final when ``end`` is "finished"."""
+    usage_odd: bool = False
+    """A count that cannot be believed was seen and left out: it fell, or was no whole number."""
     usage_seen: Literal["continuous", "final"] | None = None
     finish_reason: str | None = None
     done: bool = False
@@ -42,7 +44,8 @@ class StreamRecord:
     """Why it failed: the server's own words where it gave any, secrets removed."""
     ended_at: float | None = None
     text_hash: int = 0
-    """Running hash of the generated text, to find identical streams."""
+    """Hash of the first 1,024 characters of the generated text, the same in every process, so that
+    identical streams are found however long each ran; 0 while it runs and without text."""
     tail: str = ""
     """Up to the last 8,192 characters of generated text, to find repetition loops; may be filled
     only when the stream ends."""

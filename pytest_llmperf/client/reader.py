@@ -1,0 +1,248 @@
+"""Bytes of one answer -> its record: what counts as a token, what is an error, when it is over."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from typing import Any
+
+from pytest_llmperf.client.record import StreamRecord
+from pytest_llmperf.client.sse import EventParser, EventTooLarge
+from pytest_llmperf.client.words import error_words
+
+HASHED_CHARS = 1024
+TAIL_CHARS = 8192
+MAX_ARRIVALS = 2_000_000
+"""Per request; far above any real one, so that a flood cannot fill the memory."""
+MAX_COUNT = 10**9
+_KEPT_TEXT = 2**20
+
+_FIELD = rb'"[a-z_]+":(?:null|-?\d+|"[^"\\]*")'
+_NULLS = rb'"[a-z_]+":(?:null|\d+)'
+_COMMON = re.compile(
+    rb"\{(?:" + _FIELD + rb',)*"choices":\[\{(?:' + _NULLS + rb",)*"
+    rb'(?:"delta":\{(?:' + _NULLS + rb',)*"(?:content|reasoning_content|reasoning)"|"text"):'
+    rb'"([^"\\]*(?:\\.[^"\\]*)*)"(?:,' + _NULLS + rb")*\}?(?:," + _NULLS + rb")*\}\]"
+    rb'(?:,"usage":(?:null|\{(?:' + _NULLS + rb',)*"completion_tokens":(\d+)'
+    rb"(?:," + _NULLS + rb")*\}))?(?:," + _FIELD + rb")*\}"
+).fullmatch
+"""The chunk nearly every engine sends for nearly every token: one choice with one text and no
+finish reason. Anything else, however slightly, is parsed as JSON."""
+
+_TEXT_CHANNELS = ("content", "reasoning_content", "reasoning", "refusal")
+_CALL_CHANNELS = ("tool_calls", "function_call", "reasoning_details")
+_TEXT_KEYS = ("text", "thinking", "summary", "content", "function", "name", "arguments", "data")
+_FAILED_REASONS = ("error", "abort")
+
+
+class StreamFailed(Exception):
+    """The answer says, or shows, that the request failed. The words are the server's."""
+
+
+class ChunkReader:
+    """Reads the body of one streaming answer into ``record``.
+
+    ``feed`` may be called with any cut of the body and gives the same record for each, but for
+    the stamps. It never takes a number that the server did not send: a count that is missing,
+    falls, or is not a whole number leaves the last one standing.
+    """
+
+    __slots__ = ("_at", "_continuous", "_head", "_last", "_parser", "_texts", "record", "text")
+
+    def __init__(self, record: StreamRecord) -> None:
+        self.record = record
+        self.text = bytearray()
+        """Generated text so far, as the inside of a JSON string."""
+        self._parser = EventParser(self._take_event)
+        self._at = 0.0
+        self._continuous: bool | None = None
+        self._last = 0
+        self._texts = 0
+        self._head = b""
+
+    def feed(self, data: bytes, at: float) -> None:
+        """Takes bytes that arrived at ``at``, monotonic seconds.
+
+        Raises:
+            StreamFailed: the request has failed, with the reason for people.
+        """
+        self._at = at
+        try:
+            self._parser.feed(data)
+        except EventTooLarge:
+            raise StreamFailed("the server sent an event of more than 8 MiB") from None
+
+    def close(self) -> None:
+        """The body has ended as HTTP says it may.
+
+        Raises:
+            StreamFailed: it is not a complete, successful stream.
+        """
+        self._parser.close()
+        record = self.record
+        stray = self._parser.stray.strip()
+        if not (record.done or record.finish_reason):
+            if stray:
+                raise StreamFailed(
+                    f"not an event stream: {error_words(stray.decode('utf-8', 'replace'))}"
+                )
+            raise StreamFailed(
+                "truncated: the stream ended without a finish_reason and without [DONE]"
+            )
+        if not record.stamps:
+            credited = f", though usage says {record.completion_tokens}"
+            raise StreamFailed(
+                "the stream ended without a single token"
+                + (credited if record.completion_tokens else "")
+            )
+
+    def settle(self) -> None:
+        """Fills what is only worked out once the request is over: the hash and tail of the text."""
+        tail = _unescape(bytes(self.text))
+        head = _unescape(self._head) if self._head else tail
+        self.record.tail = tail[-TAIL_CHARS:]
+        start = head[:HASHED_CHARS].encode("utf-8", "surrogatepass")
+        self.record.text_hash = zlib.crc32(start)
+
+    def _take_event(self, kind: bytes, data: bytes) -> None:
+        record = self.record
+        if record.stamps and not kind:
+            common = _COMMON(data)
+            if common is not None and b'"error"' not in data:
+                text, count = common.groups()
+                self._count(text, int(count) if count else None)
+                return
+        data = data.strip()
+        if data == b"[DONE]":
+            record.done = True
+            return
+        if kind == b"error":
+            raise StreamFailed(error_words(data.decode("utf-8", "replace")))
+        if data:
+            self._take_chunk(_parse(data))
+
+    def _take_chunk(self, chunk: dict[str, Any]) -> None:
+        if _is_error(chunk):
+            raise StreamFailed(error_words(chunk))
+        choices = chunk.get("choices")
+        choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
+        usage = chunk.get("usage")
+        count = self._take_usage(usage) if isinstance(usage, dict) else None
+        timings = chunk.get("timings")
+        if isinstance(timings, dict) and self.record.cached_tokens is None:
+            self.record.cached_tokens = _whole(timings.get("cache_n"))
+        text = "".join(map(_choice_text, choices))
+        self._count(json.dumps(text)[1:-1].encode(), count, usage_only=not choices)
+        for choice in choices:
+            reason = choice.get("finish_reason")
+            if isinstance(reason, str) and reason:
+                self.record.finish_reason = reason
+                if reason in _FAILED_REASONS:
+                    raise StreamFailed(f"the server ended the request: finish_reason {reason!r}")
+
+    def _take_usage(self, usage: dict[str, Any]) -> int | None:
+        record = self.record
+        prompt = _whole(usage.get("prompt_tokens"))
+        if prompt:
+            record.prompt_tokens = prompt
+        details = usage.get("prompt_tokens_details")
+        if isinstance(details, dict):
+            cached = _whole(details.get("cached_tokens"))
+            if cached is not None:
+                record.cached_tokens = cached
+        raw = usage.get("completion_tokens")
+        count = _whole(raw)
+        if raw is not None and count is None:
+            record.usage_odd = True
+        return count
+
+    def _count(self, text: bytes, count: int | None, usage_only: bool = False) -> None:
+        """One chunk: its text, and the cumulative usage it carried."""
+        record = self.record
+        if text:
+            self._texts += 1
+            self.text += text
+            if len(self.text) > _KEPT_TEXT:
+                self._forget_middle()
+        risen = False
+        if count is not None:
+            if count > self._last:
+                risen = True
+                self._last = record.completion_tokens = count
+                record.usage_seen = "continuous" if self._continuous else "final"
+            elif count < self._last:
+                record.usage_odd = True
+            elif record.completion_tokens is None:
+                record.completion_tokens = count
+        if self._continuous is None and not usage_only and (text or risen):
+            # the first chunk of generation tells whether counts come with every chunk
+            self._continuous = risen
+            if risen:
+                record.usage_seen = "continuous"
+        if risen if self._continuous else text:
+            record.stamps.append(self._at)
+            record.chunks.append(self._texts)
+            if self._continuous:
+                record.tokens.append(self._last)
+            if len(record.stamps) > MAX_ARRIVALS:
+                raise StreamFailed(f"more than {MAX_ARRIVALS:,} chunks in one answer")
+
+    def _forget_middle(self) -> None:
+        if not self._head:
+            self._head = bytes(self.text[: 12 * HASHED_CHARS])
+        del self.text[: -12 * TAIL_CHARS]
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    text = data.decode("utf-8", "replace")
+    try:
+        chunk = json.loads(text)
+    except (ValueError, RecursionError):
+        chunk = None
+    if not isinstance(chunk, dict):
+        raise StreamFailed(f"an event that is no JSON object: {text[:200]}")
+    return chunk
+
+
+def _is_error(chunk: dict[str, Any]) -> bool:
+    error = chunk.get("error")
+    if error:
+        return True
+    if chunk.get("object") == "error" or chunk.get("type") == "error":
+        return True
+    return "choices" not in chunk and (error is not None or "detail" in chunk)
+
+
+def _choice_text(choice: dict[str, Any]) -> str:
+    """Text of any channel; the plain channels first, since some servers send both forms."""
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return _text(choice.get("text"))
+    plain = "".join(_text(delta.get(channel)) for channel in _TEXT_CHANNELS)
+    return plain or "".join(_text(delta.get(channel)) for channel in _CALL_CHANNELS)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(map(_text, value))
+    if isinstance(value, dict):
+        return "".join(_text(value.get(key)) for key in _TEXT_KEYS)
+    return ""
+
+
+def _whole(value: object) -> int | None:
+    """A count as the server sent it, or None: not null, text, a fraction, NaN or negative."""
+    if type(value) is int and 0 <= value <= MAX_COUNT:
+        return value
+    return None
+
+
+def _unescape(text: bytes) -> str:
+    decoded = text.decode("utf-8", "replace")
+    try:
+        return str(json.loads(f'"{decoded}"', strict=False))
+    except ValueError:
+        return decoded

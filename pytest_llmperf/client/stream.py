@@ -1,0 +1,166 @@
+"""The client of the measured requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Literal
+
+import httpx
+
+from pytest_llmperf.client.exchange import Arrived, Exchange
+from pytest_llmperf.client.http import (
+    build_headers,
+    build_tls,
+    explain_failure,
+    join_path,
+    list_secrets,
+    parse_root,
+)
+from pytest_llmperf.client.record import StreamRecord
+from pytest_llmperf.client.stock import StockTransport, find_proxy
+from pytest_llmperf.client.transport import EXTENSION, MeasuredTransport, OwnTransport
+from pytest_llmperf.settings import Connection
+
+CHECK_S = 0.05
+"""How often deadlines are looked at where no bytes arrive."""
+
+
+class StreamClient:
+    """Streaming requests to one server; one client per cell and event loop.
+
+    Attributes:
+        note: why the stock transport is used, where it was not asked for; else empty.
+    """
+
+    def __init__(
+        self, connection: Connection, *, transport: Literal["auto", "stock"] = "auto"
+    ) -> None:
+        """
+        Raises:
+            ConfigError: the address, a header or the CA file cannot be used.
+        """
+        self._root = parse_root(connection.url)
+        self._secrets = list_secrets(connection)
+        tls = build_tls(connection.verify) if self._root.scheme == "https" else None
+        proxy = find_proxy(self._root)
+        self.note = ""
+        self._transport: MeasuredTransport
+        if transport == "stock" or proxy:
+            self._transport = StockTransport(tls, proxy)
+            if proxy and transport == "auto":
+                self.note = (
+                    "a proxy is set in the environment: stock HTTP transport, coarser stamps"
+                )
+        else:
+            self._transport = OwnTransport(tls)
+        self._http = httpx.AsyncClient(
+            transport=self._transport,
+            headers={
+                **build_headers(connection),
+                "accept": "text/event-stream",
+                "content-type": "application/json",
+            },
+            trust_env=False,
+            follow_redirects=False,
+        )
+        self._active: set[Exchange] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def transport(self) -> str:
+        """ "own" or "stock"."""
+        return self._transport.name
+
+    @property
+    def reopened(self) -> int:
+        """Connections that had gone stale before a request's clock and were set up again."""
+        return self._transport.reopened
+
+    @property
+    def delays(self) -> list[float]:
+        """A sample of the seconds from the arrival of bytes to the end of their processing."""
+        return list(self._transport.delays)
+
+    def forget_delays(self) -> None:
+        """Starts the sample of ``delays`` anew."""
+        self._transport.delays.clear()
+
+    async def open(self, n: int) -> None:
+        """Opens ``n`` connections, before any clock starts.
+
+        Raises:
+            ServerUnusable: the server cannot be connected to.
+        """
+        try:
+            await self._transport.open(self._root, n)
+        except (OSError, asyncio.TimeoutError, httpx.HTTPError) as error:
+            raise explain_failure(error, self._root) from error
+
+    async def stream(
+        self,
+        path: str,
+        body: bytes,
+        record: StreamRecord,
+        *,
+        first_token_s: float,
+        stall_s: float,
+        idle_s: float | None = None,
+        on_arrival: Arrived | None = None,
+    ) -> None:
+        """Sends one request and returns when it has ended; ``record.end`` then says how.
+
+        Nothing a server does raises. A cancelled call marks the record and drops the connection.
+
+        Args:
+            path: e.g. ``/v1/chat/completions``, below the server's root.
+            body: the JSON document.
+            first_token_s: seconds from the send to the first token.
+            stall_s: seconds from one token to the next; comments do not count.
+            idle_s: seconds without any byte, comments included; None for no limit.
+            on_arrival: called with the stamp for every read that brought tokens, after they are
+                in the record. It must be quick and must not raise.
+        """
+        exchange = Exchange(
+            record,
+            first_token_s=first_token_s,
+            stall_s=stall_s,
+            idle_s=idle_s,
+            on_arrival=on_arrival,
+            secrets=self._secrets,
+        )
+        request = self._http.build_request(
+            "POST", join_path(self._root, path), content=body, extensions={EXTENSION: exchange}
+        )
+        self._active.add(exchange)
+        self._arm()
+        try:
+            await self._http.send(request, stream=True)
+        except asyncio.CancelledError:
+            exchange.cancel(time.monotonic())
+            raise
+        except (OSError, asyncio.TimeoutError, httpx.HTTPError) as error:
+            exchange.fail(time.monotonic(), str(explain_failure(error, self._root)))
+        finally:
+            self._active.discard(exchange)
+
+    async def aclose(self) -> None:
+        """Ends whatever runs and closes all connections. Idempotent."""
+        for exchange in list(self._active):
+            exchange.cancel(time.monotonic())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._http.aclose()
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        for exchange in list(self._active):
+            exchange.check(now)
+        if self._active:
+            self._arm()

@@ -1,0 +1,42 @@
+"""What a server, or the network, says is wrong -> a line for people, without secrets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+MAX_WORDS = 600
+
+
+def error_words(said: object) -> str:
+    """The message in an error answer of any of the shapes in use: OpenAI's, vLLM's old one, TGI's,
+    FastAPI's ``detail``, a bare string, or text that is no JSON at all."""
+    if isinstance(said, str):
+        try:
+            parsed = json.loads(said)
+        except (ValueError, RecursionError):
+            parsed = None
+        words = _find_message(parsed) if isinstance(parsed, (dict, list, str)) else ""
+        return (words or " ".join(said.split()))[:MAX_WORDS] or "no reason given"
+    return (_find_message(said) or json.dumps(said, default=str))[:MAX_WORDS]
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """``text`` with every secret in it replaced."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
+
+
+def _find_message(said: object, depth: int = 0) -> str:
+    if isinstance(said, str):
+        return " ".join(said.split())
+    if depth > 4:
+        return ""
+    if isinstance(said, list):
+        return "; ".join(filter(None, (_find_message(item, depth + 1) for item in said[:5])))
+    if isinstance(said, dict):
+        for key in ("error", "message", "msg", "detail", "error_msg", "type"):
+            if words := _find_message(said.get(key), depth + 1):
+                return words
+    return ""
