@@ -1,0 +1,428 @@
+"""The scheduler of the simulated engine: continuous batching in discrete steps.
+
+Time is whatever the caller says it is. A server calls `Scheduler.step`, waits for the step's
+duration and sends what it yielded; a calculation does the same with a clock of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, count
+from typing import Literal, NamedTuple
+
+from pytest_llmperf.errors import LlmPerfError
+from pytest_llmperf.sim.cost import acceptance_for
+from pytest_llmperf.sim.memory import BlockPool
+from pytest_llmperf.sim.profile import EngineModel
+
+
+class TooLong(LlmPerfError):
+    """A request asks for more tokens than the model's length; an engine answers it with 400."""
+
+    def __init__(self, prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
+        super().__init__(
+            f"the model's maximum context length is {max_model_len} tokens, but the request has "
+            f"{prompt_tokens} prompt tokens and asks for {max_tokens} more; shorten either"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.max_model_len = max_model_len
+
+
+@dataclass(slots=True)
+class SimRequest:
+    """A request as the front end hands it over."""
+
+    id: str
+    prompt_tokens: int
+    block_hashes: Sequence[int]
+    """Chained hashes of the prompt's full blocks, in order (`EngineModel.block_size` each)."""
+    max_tokens: int
+    ignore_eos: bool = True
+
+
+class Tokens(NamedTuple):
+    """What one request got from a step."""
+
+    id: str
+    new: int
+    total: int
+    """Generated so far, these included."""
+    first: bool
+    finish: Literal["stop", "length"] | None
+
+
+class Admission(NamedTuple):
+    """A request that left the queue in a step."""
+
+    id: str
+    cached_tokens: int
+    """Prompt tokens found in the prefix cache."""
+    again: bool
+    """It had been admitted before and was preempted."""
+
+
+@dataclass(slots=True)
+class Step:
+    """One forward pass. Everything in it takes effect when its duration is over."""
+
+    duration_s: float
+    tokens: list[Tokens] = field(default_factory=list)
+    admitted: list[Admission] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+    waiting: bool = False
+    """Nothing runs; the front end is at work. May be cut short by a request that comes or goes."""
+
+
+@dataclass(slots=True)
+class Stats:
+    """Gauges as of the last step, and totals since the start."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_use: float = 0.0
+    """Fraction of the KV blocks in use."""
+    steps: int = 0
+    requests: int = 0
+    """Finished or cancelled."""
+    preemptions: int = 0
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+class _Sequence:
+    """A request inside the engine."""
+
+    __slots__ = (
+        "admitted", "capacity", "computed", "finish", "generated", "hashes", "id", "length",
+        "limit", "owed", "private", "prompt", "shared", "state", "target",
+    )  # fmt: skip
+
+    def __init__(self, request: SimRequest, limit: int) -> None:
+        self.id = request.id
+        self.prompt = request.prompt_tokens
+        self.hashes = request.block_hashes
+        self.limit = limit
+        self.finish: Literal["stop", "length"] = "length" if limit == request.max_tokens else "stop"
+        self.generated = 0
+        self.length = self.target = self.prompt
+        """Tokens in all; tokens to compute before it decodes (again)."""
+        self.computed = 0
+        self.capacity = 0
+        """Tokens that its blocks hold."""
+        self.shared: list[int] = []
+        self.private = 0
+        self.admitted = False
+        self.owed = 0.0
+        """Part of a token not yet given, where acceptance is not random."""
+        self.state: Literal["arriving", "waiting", "running", "gone"] = "arriving"
+
+
+class Scheduler:
+    """Admission, batching, memory and timing of one engine.
+
+    Args:
+        engine: what is simulated.
+        seed: of everything random.
+        average: every step yields its mean tokens (fractions are carried over) instead of a
+            random number: for expected values.
+    """
+
+    def __init__(self, engine: EngineModel, seed: int = 0, *, average: bool = False) -> None:
+        self.engine = engine
+        self.pool = BlockPool(engine.kv_tokens // engine.block_size)
+        self.stats = Stats()
+        self._random = random.Random(f"steps-{seed}")
+        self._average = average
+        self._sequences: dict[str, _Sequence] = {}
+        self._arriving: list[tuple[float, int, _Sequence]] = []
+        self._waiting: deque[_Sequence] = deque()
+        self._running: list[_Sequence] = []
+        self._order = count()
+        self._burst_place = 0
+        self._burst_start = 0.0
+        self._front_end_free = -math.inf
+        self._acceptance: dict[int, list[float]] = {}
+
+    def __len__(self) -> int:
+        """Requests that are anywhere in the engine."""
+        return len(self._sequences)
+
+    def submit(self, request: SimRequest, now: float) -> None:
+        """Take a request; it reaches the queue when the front end is done with it.
+
+        Raises:
+            TooLong: when prompt and output exceed max_model_len.
+            ValueError: when its id is in use.
+        """
+        limit = self.engine.max_model_len
+        if request.prompt_tokens + request.max_tokens > limit:
+            raise TooLong(request.prompt_tokens, request.max_tokens, limit)
+        if request.id in self._sequences:
+            raise ValueError(f"request id {request.id!r} is in use")
+        answer = request.max_tokens
+        if not request.ignore_eos:
+            answer = min(answer, 1 + int(self._random.expovariate(1 / self.engine.mean_answer)))
+        sequence = _Sequence(request, answer)
+        self._sequences[request.id] = sequence
+        leaves = self._front_end(sequence.prompt, now)
+        heapq.heappush(self._arriving, (leaves, next(self._order), sequence))
+
+    def cancel(self, request_id: str, now: float) -> None:
+        """Drop a request, wherever it is; unknown ids are ignored."""
+        sequence = self._sequences.pop(request_id, None)
+        if sequence is None:
+            return
+        if sequence.state == "waiting":
+            self._waiting.remove(sequence)
+        elif sequence.state == "running":
+            self._running.remove(sequence)
+            self._release(sequence)
+        sequence.state = "gone"
+        self.stats.requests += 1
+        self._gauges()
+
+    def step(self, now: float) -> Step | None:
+        """Schedule and run one step that starts now; None when there is nothing at all to do."""
+        self._arrive(now)
+        if not self._running and not self._waiting:
+            if not self._arriving:
+                self._gauges()
+                return None
+            return Step(self._arriving[0][0] - now, waiting=True)
+        step = Step(0.0)
+        decoding, chunks = self._schedule(step)
+        self.stats.steps += 1
+        self._gauges()
+        tokens = self._run(step, decoding, chunks)
+        self._settle(step, tokens)
+        return step
+
+    # The front end
+
+    def _front_end(self, tokens: int, now: float) -> float:
+        """When a request that comes now is through the front end, queueing included."""
+        if now >= self._front_end_free:
+            self._burst_place = 0
+        self._burst_place += 1
+        place, cost = self._burst_place, self.engine.host_s
+        alone = now + cost(1, tokens)
+        if place > 1:
+            turn = cost(place, tokens) - cost(place - 1, tokens)
+            alone = max(alone, self._front_end_free + turn)
+        self._front_end_free = alone
+        return alone
+
+    def _arrive(self, now: float) -> None:
+        while self._arriving and self._arriving[0][0] <= now:
+            sequence = heapq.heappop(self._arriving)[2]
+            if sequence.state != "gone":
+                sequence.state = "waiting"
+                self._waiting.append(sequence)
+
+    # Scheduling
+
+    def _schedule(self, step: Step) -> tuple[list[_Sequence], list[tuple[_Sequence, int]]]:
+        """Who decodes in this step, and who computes how many prompt tokens."""
+        running, engine = self._running, self.engine
+        per_decode = 1 + engine.draft_tokens
+        budget = engine.token_budget
+        decoding: list[_Sequence] = []
+        chunks: list[tuple[_Sequence, int]] = []
+        i = 0
+        while i < len(running) and budget > 0:
+            sequence = running[i]
+            if sequence.computed < sequence.target:
+                chunk = min(budget, sequence.target - sequence.computed)
+                chunks.append((sequence, chunk))
+                budget -= chunk
+            else:
+                needed = sequence.length + per_decode
+                if needed > sequence.capacity and not self._grow(sequence, needed, step):
+                    break
+                decoding.append(sequence)
+                budget -= per_decode
+            i += 1
+        while (
+            self._waiting and budget > 0 and not step.preempted
+            and len(running) < engine.max_num_seqs
+        ):  # fmt: skip
+            sequence = self._waiting[0]
+            if not self._admit(sequence, step):
+                break
+            self._waiting.popleft()
+            running.append(sequence)
+            chunk = min(budget, sequence.target - sequence.computed)
+            chunks.append((sequence, chunk))
+            budget -= chunk
+        return decoding, chunks
+
+    def _grow(self, sequence: _Sequence, needed: int, step: Step) -> bool:
+        """Give a running sequence blocks for ``needed`` tokens, preempting the last admitted ones
+        if need be; False when it had to go itself."""
+        size = self.engine.block_size
+        blocks = -(-(needed - sequence.capacity) // size)
+        while not self.pool.take(blocks):
+            victim = self._running.pop()
+            self._preempt(victim, step)
+            if victim is sequence:
+                return False
+        sequence.private += blocks
+        sequence.capacity += blocks * size
+        return True
+
+    def _preempt(self, victim: _Sequence, step: Step) -> None:
+        """Take a sequence's memory; it is computed anew, what it generated included."""
+        self._release(victim)
+        victim.target = victim.length
+        victim.computed = victim.capacity = 0
+        victim.state = "waiting"
+        self._waiting.appendleft(victim)
+        step.preempted.append(victim.id)
+        self.stats.preemptions += 1
+
+    def _admit(self, sequence: _Sequence, step: Step) -> bool:
+        """Find memory for a whole prompt, what the cache holds of it counted once."""
+        size, pool, stats = self.engine.block_size, self.pool, self.stats
+        hashes = sequence.hashes[: (sequence.target - 1) // size]  # the last token gives logits
+        hits = pool.match(hashes) if self.engine.prefix_cache else 0
+        blocks = -(-(sequence.target + 1) // size)
+        if not pool.admit(hashes[:hits], blocks - hits):
+            return False
+        sequence.shared = list(hashes[:hits])
+        sequence.private = blocks - hits
+        sequence.capacity = blocks * size
+        sequence.computed = hits * size
+        sequence.state = "running"
+        step.admitted.append(Admission(sequence.id, hits * size, sequence.admitted))
+        if not sequence.admitted:
+            sequence.admitted = True
+            stats.prompt_tokens += sequence.prompt
+            stats.prefix_queries += sequence.prompt
+            stats.prefix_hits += hits * size
+        return True
+
+    def _release(self, sequence: _Sequence) -> None:
+        self.pool.give(sequence.private)
+        self.pool.release(sequence.shared)
+        sequence.shared, sequence.private = [], 0
+
+    # Running
+
+    def _run(
+        self, step: Step, decoding: list[_Sequence], chunks: list[tuple[_Sequence, int]]
+    ) -> list[tuple[_Sequence, int]]:
+        """Set the step's duration, advance prompts, and say how many tokens each one yields."""
+        engine = self.engine
+        tokens: list[tuple[_Sequence, int]] = []
+        held = 0
+        time = prefill = 0.0
+        if decoding:
+            for sequence in decoding:
+                held += sequence.length
+            mean = held / len(decoding)
+            time = engine.decode_s(len(decoding), mean)
+            tokens = self._draw(decoding, engine.mean_tokens(len(decoding), mean))
+        for sequence, chunk in chunks:
+            end = sequence.computed + chunk
+            prefill += engine.prefill_s(sequence.computed, end)
+            held += end
+            self._publish(sequence, end)
+            sequence.computed = end
+            if end == sequence.target:
+                tokens.append((sequence, 1))
+        if chunks:
+            # a prompt's short tail costs no less than its place in the batch
+            batch = len(decoding) + len(chunks)
+            time = max(time + prefill, engine.decode_s(batch, held / batch))
+        step.duration_s = time
+        return tokens
+
+    def _draw(self, decoding: list[_Sequence], mean: float) -> list[tuple[_Sequence, int]]:
+        drafts, stats = self.engine.draft_tokens, self.stats
+        if not drafts:
+            return [(sequence, 1) for sequence in decoding]
+        tokens: list[tuple[_Sequence, int]] = []
+        accepted = 0
+        if self._average:
+            for sequence in decoding:
+                owed = sequence.owed + mean
+                number = int(owed)
+                sequence.owed = owed - number
+                tokens.append((sequence, number))
+                accepted += number - 1
+        else:
+            bounds, draw = self._bounds(mean), self._random.random
+            for sequence in decoding:
+                number = 1 + bisect_right(bounds, draw())
+                tokens.append((sequence, number))
+                accepted += number - 1
+        stats.drafts += len(decoding)
+        stats.draft_tokens += len(decoding) * drafts
+        stats.accepted_tokens += accepted
+        return tokens
+
+    def _bounds(self, mean: float) -> list[float]:
+        """Cumulative chances of 0, 1, … accepted tokens, for a mean number of tokens a step."""
+        key = round(mean * 500)
+        bounds = self._acceptance.get(key)
+        if bounds is None:
+            drafts = self.engine.draft_tokens
+            p = acceptance_for(key / 500, drafts)
+            bounds = list(accumulate(p**j * (1 - p) for j in range(drafts)))
+            self._acceptance[key] = bounds
+        return bounds
+
+    def _publish(self, sequence: _Sequence, end: int) -> None:
+        """Put the prompt's blocks that are full up to token ``end`` into the prefix cache."""
+        if not self.engine.prefix_cache:
+            return
+        size, pool = self.engine.block_size, self.pool
+        for key in sequence.hashes[sequence.computed // size : end // size]:
+            if pool.publish(key):
+                sequence.shared.append(key)
+                sequence.private -= 1
+
+    def _settle(self, step: Step, tokens: list[tuple[_Sequence, int]]) -> None:
+        """Book the tokens, end what is complete."""
+        out = step.tokens
+        made = 0
+        ended = False
+        for sequence, new in tokens:
+            before = sequence.generated
+            total = before + new
+            finish = None
+            if total >= sequence.limit:
+                total = sequence.limit
+                finish = sequence.finish
+                sequence.state = "gone"
+                ended = True
+            sequence.generated = total
+            sequence.length = sequence.prompt + total
+            made += total - before
+            out.append(Tokens(sequence.id, total - before, total, before == 0, finish))
+        self.stats.generation_tokens += made
+        if ended:
+            for sequence in self._running:
+                if sequence.state == "gone":
+                    self._release(sequence)
+                    del self._sequences[sequence.id]
+                    self.stats.requests += 1
+            self._running = [s for s in self._running if s.state != "gone"]
+
+    def _gauges(self) -> None:
+        self.stats.running = len(self._running)
+        self.stats.waiting = len(self._waiting)
+        self.stats.kv_use = self.pool.used / self.pool.usable
