@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,32 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """A baseline with the text it was read from, so that an update can see a change since."""
+
+    path: Path
+    text: str
+    baseline: Baseline
+
+
+def read(path: Path) -> Loaded:
+    """Read and check a baseline file, keeping its text.
+
+    Raises:
+        ConfigError: naming file, line and field, and what to do.
+    """
+    text = read_text(path)
+    return Loaded(path, text, loads(text, str(path)))
+
+
 def load(path: Path) -> Baseline:
     """Read and check a baseline file.
 
     Raises:
         ConfigError: naming file, line and field, and what to do.
     """
-    return loads(read_text(path), str(path))
+    return read(path).baseline
 
 
 def loads(text: str, source: str) -> Baseline:

@@ -143,6 +143,8 @@ class Run(Strict):
     """The tool that measured, with its version."""
     decode_test: Text | None = None
     prefill_mode: Text | None = None
+    token_source: Text | None = None
+    """How output tokens were counted, ``Measurement.token_source``."""
     max_model_len: Count | None = None
     kv_tokens: Count | None = None
     simulated: bool = False
@@ -208,12 +210,12 @@ class CellBaseline(Strict):
         """The values of a metric over the runs that have it, oldest first."""
         return [v for v in getattr(self, metric, None) or () if v is not None]
 
-    def by_run(self) -> dict[str, dict[str, int | float]]:
-        """The metrics of each run, without the missing ones."""
-        return {
-            run: {name: v for name, values in self.lists() if (v := values[i]) is not None}
-            for i, run in enumerate(self.runs)
-        }
+    def figures(self, run: str) -> dict[str, int | float]:
+        """The metrics that a run has, by name; empty when the run is not there."""
+        if run not in self.runs:
+            return {}
+        i = self.runs.index(run)
+        return {name: v for name, values in self.lists() if (v := values[i]) is not None}
 
 
 STORED: tuple[str, ...] = tuple(
@@ -249,10 +251,6 @@ class Baseline(Strict):
             if wrong := [name for name, _ in cell.lists() if _wrong_phase(parsed, name)]:
                 raise ValueError(f"cells.{cell_id}: a {parsed.phase} cell has no {wrong[0]}")
         return self
-
-    def cell(self, cell: Cell | str) -> CellBaseline | None:
-        """What is stored of a cell, or None."""
-        return self.cells.get(cell if isinstance(cell, str) else cell.id)
 
     def ordered_cells(self) -> dict[str, CellBaseline]:
         """The cells in the order they are measured in, which is their order in the file."""

@@ -1,0 +1,367 @@
+"""Taking a run's numbers into a baseline: plan (pure), show the difference, write once."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from pytest_llmperf.baseline import store
+from pytest_llmperf.baseline.file import Loaded
+from pytest_llmperf.baseline.match import match
+from pytest_llmperf.baseline.schema import (
+    KEEP_RUNS,
+    STORED,
+    Baseline,
+    BaselineSettings,
+    CellBaseline,
+    Hardware,
+    Match,
+    Run,
+)
+from pytest_llmperf.baseline.splice import rewrite
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.redact import redact, redact_all
+from pytest_llmperf.result import CellRecord, Measurement, RunResult, Status
+from pytest_llmperf.settings import UpdateMode
+
+Action = Literal["accepted", "kept", "refused", "pruned"]
+
+_HARDWARE = tuple(name for name in Hardware.model_fields if name != "profile")
+_TOLD = (
+    "engine_version",
+    "quantization",
+    "backend",
+    "repository",
+    "build",
+    "commit",
+    "driver",
+    "revision",
+    "launch_command",
+    "note",
+)
+"""Facts of a run that ``--llm-run-info`` may tell."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one cell, and why."""
+
+    cell: str
+    action: Action
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An update that has not been written. ``before`` is empty where there is no baseline yet."""
+
+    before: str
+    after: str
+    decisions: tuple[Decision, ...]
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+    @property
+    def accepted(self) -> frozenset[str]:
+        """Ids of the cells whose new values the file will hold."""
+        return frozenset(d.cell for d in self.decisions if d.action == "accepted")
+
+    def diff(self, name: str) -> str:
+        """The change as a unified diff of the file ``name``; empty when there is none."""
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True),
+            self.after.splitlines(keepends=True),
+            f"a/{name}" if self.before else "/dev/null",
+            f"b/{name}",
+        )
+        return "".join(lines)
+
+
+def plan(
+    old: Loaded | None,
+    run: RunResult,
+    *,
+    mode: UpdateMode = "moved",
+    reason: str | None = None,
+    prune: bool = False,
+) -> Plan:
+    """Decide what of a run goes into its profile, without touching a file.
+
+    Args:
+        old: the baseline as it was read at the start of the run; None makes a new profile.
+        mode: ``moved`` takes new cells and those beyond their noise, ``new`` and ``better`` only
+            those, ``all`` every valid cell, ``add`` puts the run beside the earlier ones.
+        reason: why slower values are right; without it they are refused.
+        prune: delete the cells that the declared grid has no more.
+
+    Raises:
+        ConfigError: the run may not update this profile at all: interrupted, a simulated run and
+            a real profile (or the reverse), another model or machine, other settings.
+    """
+    _refuse(old, run)
+    run_id, facts = _name_run(old, run, reason)
+    cells = dict(old.baseline.cells) if old else {}
+    decisions = []
+    for record in run.cells:
+        decision, cell = _decide(cells.get(record.cell), record, run_id, mode, reason)
+        decisions.append(decision)
+        if cell is not None:
+            cells[record.cell] = cell
+    for cell_id in run.stale if prune else ():
+        if cells.pop(cell_id, None):
+            decisions.append(Decision(cell_id, "pruned", "the declared grid has it no more"))
+    if old and not cells:
+        raise ConfigError("--llm-prune would delete every cell of the profile; nothing written")
+    before = old.text if old else ""
+    if not any(d.action in ("accepted", "pruned") for d in decisions):
+        return Plan(before, before, tuple(decisions))
+    new = _merge(old.baseline if old else None, run, run_id, facts, cells, decisions)
+    return Plan(before, rewrite(old, new), tuple(decisions))
+
+
+def apply(plan: Plan, path: Path, old: Loaded | None) -> bool:
+    """Write a plan to the user's file of the profile; False when there is nothing to write.
+
+    Raises:
+        ConfigError: see ``store.write``; the file is then as it was.
+    """
+    if not plan.changed:
+        return False
+    # a shipped profile is read from elsewhere, and becomes a file of the user's own
+    expected = old.text if old and old.path.resolve() == path.resolve() else None
+    store.write(path, plan.after, expected)
+    return True
+
+
+def _refuse(old: Loaded | None, run: RunResult) -> None:
+    if run.interrupted:
+        raise ConfigError(f"baseline not updated: the run was interrupted ({run.interrupted})")
+    if run.server is None or run.profile is None:
+        raise ConfigError("baseline not updated: it needs a server and --hardware NAME")
+    if old is None:
+        return
+    simulated = run.simulated or run.server.simulated
+    if simulated != old.baseline.simulated:
+        what = ("a simulated run", "real") if simulated else ("a real run", "simulated")
+        raise ConfigError(
+            f"baseline not updated: {what[0]} cannot go into the {what[1]} profile {run.profile}; "
+            "take another name with --hardware"
+            + (", or a copy marked 'simulated: true'" if simulated else "")
+        )
+    matching = match(old.baseline, run.server, run.settings, {**run.hardware, **run.run_info})
+    if matching.mismatches:
+        raise ConfigError(f"baseline not updated: {matching.explain(run.profile)}")
+
+
+def _decide(
+    old: CellBaseline | None,
+    record: CellRecord,
+    run_id: str,
+    mode: UpdateMode,
+    reason: str | None,
+) -> tuple[Decision, CellBaseline | None]:
+    """What to do with one cell, and what to store if it is accepted."""
+
+    def no(action: Action, why: str) -> tuple[Decision, None]:
+        return Decision(record.cell, action, why), None
+
+    measured = record.measurement
+    if measured is None:
+        return no("kept", "not measured")
+    if measured.status is Status.INVALID:
+        return no("refused", f"invalid: {measured.reason}")
+    try:
+        new = _store_cell(measured, run_id)
+    except ValidationError as error:
+        return no("refused", f"invalid: {_first(error)}")
+    if old is not None and _same(old, new, run_id):
+        return no("kept", "unchanged")
+
+    capacity_lost = bool(old and new.over_capacity and not old.over_capacity)
+    is_new = old is None or bool(old.over_capacity and not new.over_capacity)
+    verdicts = {comparison.verdict for comparison in record.comparisons}
+    worse = "worse" in verdicts or capacity_lost
+    better = "better" in verdicts and not worse
+    wanted = {
+        "moved": is_new or worse or better,
+        "new": is_new,
+        "better": better,
+        "all": True,
+        "add": True,
+    }[mode]
+    if not wanted:
+        return no("kept", f"not for --llm-update-mode {mode}")
+    if worse and not reason:
+        what = "does not fit any more" if capacity_lost else "worse than the baseline"
+        return no("refused", f'{what}; --llm-update-reason "…" accepts it')
+    why = "new" if is_new else "worse" if worse else "better" if better else "within its noise"
+    if mode == "add" and old is not None and not is_new and not capacity_lost:
+        new = _append(old, new)
+    return Decision(record.cell, "accepted", why), new
+
+
+def _store_cell(measured: Measurement, run_id: str) -> CellBaseline:
+    """A measurement as a cell of one run.
+
+    Raises:
+        ValidationError: a value that no server can have, or no value at all.
+    """
+    if measured.status is Status.OVER_CAPACITY:
+        capacity = measured.capacity
+        known = {"needs": capacity.needs, "budget": capacity.budget} if capacity else {}
+        return CellBaseline.model_validate({"runs": [run_id], "over_capacity": known})
+    figures = {
+        name: [value]
+        for name in STORED
+        if (name not in METRICS or measured.phase in METRICS[name].phases)
+        and (value := getattr(measured, name)) is not None
+    }
+    return CellBaseline.model_validate({"runs": [run_id], **figures})
+
+
+def _same(old: CellBaseline, new: CellBaseline, run_id: str) -> bool:
+    """Whether the baseline holds this already: no second update may change the file."""
+    if old.over_capacity or new.over_capacity:
+        return old.over_capacity == new.over_capacity
+    return old.figures(run_id if run_id in old.runs else old.runs[-1]) == new.figures(run_id)
+
+
+def _append(old: CellBaseline, new: CellBaseline) -> CellBaseline:
+    """Put the one run of ``new`` behind those of ``old``; the oldest beyond ten go."""
+    figures = {run: cell.figures(run) for cell in (old, new) for run in cell.runs}
+    runs = list(figures)[-KEEP_RUNS:]
+    present = {name for run in runs for name in figures[run]}
+    lists = {name: [figures[run].get(name) for run in runs] for name in STORED if name in present}
+    return CellBaseline.model_validate({"runs": runs, **lists})
+
+
+def _name_run(old: Loaded | None, run: RunResult, reason: str | None) -> tuple[str, Run]:
+    """The id of the run, from its date, and its facts; the same run keeps the id it has."""
+    facts = _run_facts(run, reason)
+    known = old.baseline.runs if old else {}
+    first = re.sub(r"[^\w-]", "", run.date[:19]) or "run"
+    for run_id in itertools.chain([first], (f"{first}-{n}" for n in itertools.count(2))):
+        if run_id not in known or known[run_id].date == facts.date:
+            return run_id, facts
+    raise AssertionError("count does not end")
+
+
+def _run_facts(run: RunResult, reason: str | None) -> Run:
+    assert run.server is not None
+    server = run.server
+    told = redact_all(dict(run.run_info))
+    notes = [told.get("note"), f"accepted: {redact(reason)}" if reason else None]
+    sources = {r.measurement.token_source for r in run.cells if r.measurement} - {None}
+    facts: dict[str, Any] = {
+        **{name: told[name] for name in _TOLD if told.get(name)},
+        "date": run.date,
+        "engine": server.engine,
+        "engine_version": server.version or told.get("engine_version"),
+        "quantization": server.quantization or told.get("quantization"),
+        "served_model": server.model,
+        "bench": f"pytest-llmperf {run.llmperf_version}",
+        "token_source": ", ".join(sorted(map(str, sources))) or None,
+        "max_model_len": server.max_model_len or None,
+        "kv_tokens": server.kv_tokens or None,
+        "simulated": run.simulated or server.simulated,
+        "note": "; ".join(filter(None, notes)) or None,
+        "info": {k: v for k, v in told.items() if k not in (*_TOLD, *_HARDWARE, "engine")},
+    }
+    try:
+        return Run.model_validate(facts)
+    except ValidationError as error:
+        raise ConfigError(f"--llm-run-info: {_first(error)}") from None
+
+
+def _merge(
+    old: Baseline | None,
+    run: RunResult,
+    run_id: str,
+    facts: Run,
+    cells: Mapping[str, CellBaseline],
+    decisions: Iterable[Decision],
+) -> Baseline:
+    used = {name for cell in cells.values() for name in cell.runs}
+    runs = {**(old.runs if old else {}), run_id: facts}
+    base = old or _new_profile(run)
+    # settings that an old file did not know are known once no cell of its remains
+    known = base.settings if used != {run_id} else _settings(run)
+    actions = {decision.action for decision in decisions}
+    return base.model_copy(
+        update={
+            "runs": {name: runs[name] for name in runs if name in used},
+            "cells": dict(cells),
+            "settings": known.model_copy(
+                update=_axes(base.settings, map(Cell.parse, cells), prune="pruned" in actions)
+            ),
+        }
+    )
+
+
+def _axes(
+    settings: BaselineSettings, cells: Iterable[Cell], *, prune: bool
+) -> dict[str, list[int]]:
+    """The declared grid, grown to hold every cell; ``prune`` drops values without a cell."""
+    stored = list(cells)
+    decode = [cell for cell in stored if cell.phase == "decode"]
+    present = {
+        "contexts": {cell.context for cell in decode},
+        "concurrency": {cell.concurrency for cell in decode},
+        "prefill_contexts": {cell.context for cell in stored if cell.phase == "prefill"},
+    }
+    axes = {}
+    for name, values in present.items():
+        declared = [v for v in getattr(settings, name) if v in values or not prune]
+        axes[name] = declared if values <= set(declared) else sorted(values.union(declared))
+    return axes
+
+
+def _settings(run: RunResult) -> BaselineSettings:
+    told = run.settings.model_dump()
+    return BaselineSettings.model_validate(
+        {name: value for name, value in told.items() if value != "" or name == "extra_body"}
+    )
+
+
+def _new_profile(run: RunResult) -> Baseline:
+    assert run.server is not None
+    told: dict[str, Any] = {**run.run_info, **run.hardware}
+    hardware = {name: told[name] for name in _HARDWARE if told.get(name)}
+    try:
+        for name, read in (("gpu_count", int), ("vram_gb", float)):
+            if name in hardware:
+                hardware[name] = read(hardware[name])
+        return Baseline(
+            simulated=run.simulated or run.server.simulated,
+            hardware=Hardware.model_validate({"profile": run.profile, **hardware}),
+            match=Match(
+                gpu=hardware.get("gpu"),
+                gpu_count=hardware.get("gpu_count"),
+                model=run.server.model_root or run.server.model,
+                served_model=run.server.model,
+                engine=run.server.engine,
+            ),
+            settings=_settings(run),
+            runs={},
+            cells={},
+        )
+    except ValidationError as error:
+        raise ConfigError(f"--llm-run-info: {_first(error)}") from None
+    except ValueError as error:
+        raise ConfigError(f"--llm-run-info: gpu_count and vram_gb are numbers ({error})") from None
+
+
+def _first(error: ValidationError) -> str:
+    detail = error.errors()[0]
+    return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
