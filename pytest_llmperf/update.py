@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from pytest_llmperf.baseline import store
 from pytest_llmperf.baseline.file import Loaded
-from pytest_llmperf.baseline.match import match
+from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.schema import (
     KEEP_RUNS,
     STORED,
@@ -159,7 +159,7 @@ def _refuse(old: Loaded | None, run: RunResult) -> None:
             "take another name with --hardware"
             + (", or a copy marked 'simulated: true'" if simulated else "")
         )
-    matching = match(old.baseline, run.server, run.settings, {**run.hardware, **run.run_info})
+    matching = compare(old.baseline, run.server, run.settings, run.run_info)
     if matching.mismatches:
         raise ConfigError(f"baseline not updated: {matching.explain(run.profile)}")
 

@@ -58,7 +58,7 @@ class Matching:
         )
 
 
-def match(
+def compare(
     baseline: Baseline,
     server: ServerInfo,
     settings: RunSettings,

@@ -11,6 +11,8 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Grid, parse_tokens
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+_AXES = ("contexts", "concurrency", "prefill_contexts")
+_DECLARED = (*_AXES, "max_tokens", "endpoint", "prompts", "capacity")
 _NAME = re.compile(r"\w[\w.+-]*")
 
 
@@ -70,29 +72,36 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at {error.start})") from None
 
 
-def read_declared_grid(path: Path) -> Grid:
-    """The matrix a profile declares, without checking the rest of the file.
+def read_declared(path: Path) -> dict[str, Any]:
+    """What a profile declares of a run, by option name: its matrix, and settings it knows.
+
+    The duration is left out: it may differ. The rest of the file is not checked.
 
     Raises:
-        ConfigError: when the file or its grid cannot be read.
+        ConfigError: when the file or its matrix cannot be read.
     """
     document = parse(read_text(path), str(path))
     settings = document.data.get("settings")
     if not isinstance(settings, dict):
         raise document.error(("settings",), "settings with contexts and concurrency are missing")
-
-    def axis(name: str) -> tuple[int, ...]:
-        return _read_axis(document, settings, name)
-
-    return Grid(axis("contexts"), axis("concurrency"), axis("prefill_contexts"))
+    for name in _AXES:
+        _read_axis(document, settings, name)
+    return {name: settings[name] for name in _DECLARED if settings.get(name) is not None}
 
 
-def _read_axis(document: Document, settings: dict[str, Any], name: str) -> tuple[int, ...]:
+def read_declared_grid(path: Path) -> Grid:
+    """The matrix a profile declares; see ``read_declared``."""
+    declared = read_declared(path)
+    return Grid(*(tuple(parse_tokens(str(value)) for value in declared[name]) for name in _AXES))
+
+
+def _read_axis(document: Document, settings: dict[str, Any], name: str) -> None:
     loc = ("settings", name)
     values = settings.get(name)
     if not isinstance(values, list):
         raise document.error(loc, f"{name} must be a list such as [8K, 16K]")
     try:
-        return tuple(parse_tokens(str(value)) for value in values)
+        for value in values:
+            parse_tokens(str(value))
     except ValueError as error:
         raise document.error(loc, str(error)) from None
