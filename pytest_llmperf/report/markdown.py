@@ -28,7 +28,7 @@ from pytest_llmperf.report.view import (
     Fact,
     View,
 )
-from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
+from pytest_llmperf.result import CellRecord, Outcome, RunResult
 
 JOB_SUMMARY_BYTES = 1024 * 1024
 """What GitHub takes as the summary of one step."""
@@ -162,9 +162,10 @@ def _matrix(view: View) -> str:
             raw=True,
         ),
     ]
-    if view.has_over_capacity:
+    if view.over_capacity:
         parts.append(OVER_CAPACITY_NOTE)
-        parts.append(_bullets(f"{r.cell}: {reason(r)}" for r in view.having(Outcome.OVERCAP)))
+        reasons = _bullets(f"{r.cell}: {reason(r)}" for r in view.over_capacity)
+        parts.append(_details("Cells over capacity", reasons))
     return "\n\n".join([*parts, WARM_NOTE])
 
 
@@ -276,7 +277,7 @@ def _table(
 
 
 def escape(text: str) -> str:
-    """Make foreign text plain text in Markdown, tables included: no markup, HTML, link or mention."""
+    """Make foreign text plain text, in tables too: no markup, HTML or mention gets through."""
     text = " ".join(text.split())
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_{}\[\]|#~])", r"\\\1", text)

@@ -225,8 +225,8 @@ class View:
         return self._by_cell.get(Cell("prefill", context))
 
     @property
-    def has_over_capacity(self) -> bool:
-        return any(status(record) is Status.OVER_CAPACITY for record in self.records)
+    def over_capacity(self) -> list[CellRecord]:
+        return [record for record in self.records if status(record) is Status.OVER_CAPACITY]
 
     # Verdicts
 
