@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pytest_llmperf.client.loop import new_runner
+from pytest_llmperf.client.loop import run
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ async def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     def work() -> None:
         try:
-            box.append(new_runner(body()))
+            box.append(run(body()))
         except BaseException as error:
             box.append(error)
         finally:

@@ -89,14 +89,12 @@ def pytest_report_teststatus(
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
     run = session.config.stash.get(RUN, None)
     if run is not None:
-        session.exitstatus = run.finish(int(session.exitstatus))
-
-
-def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-    """Nothing to do: ``pytest_sessionfinish`` still writes what was measured."""
+        status = int(session.exitstatus)
+        interrupted = "interrupted" if status == pytest.ExitCode.INTERRUPTED else ""
+        session.exitstatus = run.finish(status, interrupted)
 
 
 def pytest_terminal_summary(
@@ -104,7 +102,9 @@ def pytest_terminal_summary(
 ) -> None:
     run = config.stash.get(RUN, None)
     if run is not None:
-        run.summarize(terminalreporter)
+        from pytest_llmperf.summary import write_summary
+
+        write_summary(run, terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

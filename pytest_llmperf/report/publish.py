@@ -1,0 +1,19 @@
+"""One call for any report file: the format's module renders, ``files`` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmperf.report import html, json, markdown
+from pytest_llmperf.report.files import write_atomically
+from pytest_llmperf.result import RunResult
+
+
+def publish(run: RunResult, name: str, path: Path) -> None:
+    """Write a run as ``html``, ``json`` or ``md``.
+
+    Raises:
+        OSError: when the file cannot be written; an older one is then left as it was.
+    """
+    render = {"html": html.render, "json": json.dumps, "md": markdown.render}[name]
+    write_atomically(path, render(run))

@@ -1,0 +1,230 @@
+"""The one mutable object of a run: what was asked, what answers, what was measured and judged."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_llmperf import __version__, update
+from pytest_llmperf.baseline.file import Loaded
+from pytest_llmperf.baseline.profiles import profile_path
+from pytest_llmperf.capacity import fits
+from pytest_llmperf.client.api import ServerApi
+from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.isolation import run_apart
+from pytest_llmperf.measure.measurer import Measurer
+from pytest_llmperf.redact import redact
+from pytest_llmperf.report.publish import publish
+from pytest_llmperf.result import (
+    CellRecord,
+    Measurement,
+    Notice,
+    Outcome,
+    RunResult,
+    RunSettings,
+    ServerInfo,
+    Status,
+)
+from pytest_llmperf.settings import METHOD, Connection, Settings
+from pytest_llmperf.verdict import Gate, count, fails, judge, needs_confirmation
+
+CONFIRMATIONS = 2
+"""Further attempts when a cell looks worse; the median of the three is judged."""
+
+HEALTH_S = 5.0
+"""A server that answers nothing for this long after a failed cell is taken to be gone."""
+
+
+class Run:
+    """A run that is ready to measure; made by ``startup.start_run``."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connection: Connection,
+        server: ServerInfo,
+        run_settings: RunSettings,
+        measurer: Measurer,
+        gate: Gate | None,
+        profile: Loaded | None,
+        closers: contextlib.ExitStack,
+        say: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.connection = connection
+        self.server = server
+        self.run_settings = run_settings
+        self.profile = profile
+        self.records: dict[str, CellRecord] = {}
+        self.warnings: list[Notice] = []
+        self.stale: list[str] = []
+        self.stop_reason = ""
+        """Why measuring on makes no sense; the rest of the session is not run."""
+        self.written: list[Path] = []
+        self.final: RunResult | None = None
+        self.empty = ""
+        """Why a run without a failure is not green all the same."""
+        self.update_text = ""
+        """What the update did, for the terminal."""
+        self._measurer = measurer
+        self._gate = gate
+        self._closers = closers
+        self._say = say
+        self._date = now()
+        self._unwritable: set[Path] = set()
+
+    # Measuring
+
+    async def measure(self, cell: Cell) -> Measurement:
+        """Measure one cell once; never raises for what a server does."""
+        settings = self.settings
+        capacity = fits(
+            cell,
+            settings.capacity,
+            self.server,
+            settings.workload.max_tokens,
+            settings.kv_tokens,
+            settings.workload.prompts,
+        )
+        if capacity is not None:
+            return Measurement(
+                phase=cell.phase,
+                context=cell.context,
+                concurrency=cell.concurrency,
+                status=Status.OVER_CAPACITY,
+                reason=capacity.reason,
+                capacity=capacity,
+                started=now(),
+                method=METHOD,
+            )
+        measure = self._measurer.prefill if cell.phase == "prefill" else self._measurer.decode
+        measurement = await run_apart(lambda: measure(cell))
+        if measurement.status is Status.INVALID:
+            await self._look_after_server(cell)
+        return measurement
+
+    async def check(self, measurement: Measurement, nodeid: str) -> CellRecord:
+        """Judge a measurement, confirm a breach by measuring again, and keep the record."""
+        cell = measurement.cell
+        attempts = [measurement]
+        record = judge(cell, attempts, self._gate)
+        if needs_confirmation(record):
+            attempts += [await self.measure(cell) for _ in range(CONFIRMATIONS)]
+            record = judge(cell, attempts, self._gate)
+        record = record.model_copy(update={"nodeid": nodeid, "failed": fails(record, self._gate)})
+        if self.settings.update:
+            record = self._accept(record)
+        self.records[record.cell] = record
+        self._write_results()
+        return record
+
+    def _accept(self, record: CellRecord) -> CellRecord:
+        """With --update-baselines a cell whose new values will be stored passes as UPDATED."""
+        decision = update.decide(
+            self.profile, record, self.settings.update_mode, self.settings.update_reason
+        )
+        if decision.action == "accepted":
+            return record.model_copy(update={"outcome": Outcome.UPDATED, "failed": False})
+        if record.failed:
+            message = f"{record.message}\nnot accepted into the baseline: {decision.why}"
+            return record.model_copy(update={"message": message})
+        return record
+
+    async def _look_after_server(self, cell: Cell) -> None:
+        """A cell failed: if the server is gone, say so once instead of failing every later cell."""
+
+        async def ask() -> None:
+            api = ServerApi(self.connection, timeout_s=HEALTH_S)
+            try:
+                await api.get("/v1/models")
+            finally:
+                await api.aclose()
+
+        try:
+            await run_apart(ask)
+        except ServerUnusable as error:
+            self.stop_reason = f"llmperf: the server is gone since {cell.id}: {error}"
+
+    # Results
+
+    def result(self, *, finished: bool, interrupted: str = "") -> RunResult:
+        """The run so far, as reports and ``results.json`` hold it."""
+        hardware = self.profile.baseline.hardware if self.profile else None
+        return RunResult(
+            llmperf_version=__version__,
+            date=self._date,
+            finished=finished,
+            interrupted=interrupted or self.stop_reason,
+            simulated=self.server.simulated,
+            url=redact(self.connection.url),
+            profile=self.settings.hardware,
+            hardware=hardware.model_dump(exclude_none=True) if hardware else {},
+            run_info=dict(self.settings.run_info),
+            server=self.server,
+            settings=self.run_settings,
+            cells=list(self.records.values()),
+            stale=self.stale,
+            warnings=self.warnings,
+        )
+
+    def finish(self, exitstatus: int, interrupted: str) -> int:
+        """Update the baseline if asked to, write the reports; return pytest's exit status."""
+        interrupted = interrupted or self.stop_reason
+        self.final = result = self.result(finished=not interrupted, interrupted=interrupted)
+        if self.settings.update:
+            exitstatus = self._update(result, exitstatus)
+        if self.records:
+            for name, path in self.settings.reports.items():
+                self._write(result, name, path)
+        self.empty = count(list(self.records.values()), self.settings.update).empty
+        return exitstatus or int(bool(self.empty))
+
+    def _update(self, result: RunResult, exitstatus: int) -> int:
+        settings = self.settings
+        assert settings.hardware is not None
+        path = profile_path(settings.hardware, settings.baselines_dir)
+        try:
+            plan = update.plan(
+                self.profile,
+                result,
+                mode=settings.update_mode,
+                reason=settings.update_reason,
+                prune=settings.prune,
+            )
+            if not settings.dry_run:
+                update.apply(plan, path, self.profile)
+        except ConfigError as error:
+            self.update_text = str(error)
+            return exitstatus or 1
+        done = "would change" if settings.dry_run else "updated"
+        diff = plan.diff(path.name)
+        self.update_text = f"{path} {done}:\n{diff}" if diff else f"{path} is unchanged"
+        return exitstatus
+
+    def _write_results(self) -> None:
+        """The JSON after every cell, so that a killed run keeps what it measured."""
+        if path := self.settings.reports.get("json"):
+            self._write(self.result(finished=False), "json", path)
+
+    def _write(self, result: RunResult, name: str, path: Path) -> None:
+        try:
+            publish(result, name, path)
+        except OSError as error:
+            if path not in self._unwritable:
+                self._say(f"llmperf: cannot write {path}: {error.strerror}; measuring goes on")
+            self._unwritable.add(path)
+        else:
+            if path not in self.written:
+                self.written.append(path)
+
+    def close(self) -> None:
+        """Stop what the run started, and give the server free. Idempotent."""
+        self._closers.close()
+
+
+def now() -> str:
+    """Wall time, ISO 8601 with zone; metadata only."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
