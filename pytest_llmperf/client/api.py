@@ -10,7 +10,6 @@ import httpx
 
 from pytest_llmperf.client.http import (
     CONNECT_S,
-    Unreachable,
     build_headers,
     build_tls,
     explain_failure,
@@ -19,13 +18,15 @@ from pytest_llmperf.client.http import (
     parse_root,
     same_origin,
 )
-from pytest_llmperf.client.words import redact
 from pytest_llmperf.errors import ServerUnusable
+from pytest_llmperf.redact import redact
 from pytest_llmperf.settings import Connection
 
 MAX_BODY = 16 * 2**20
 MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
+_REPEATED = (307, 308)
+"""Redirects that a POST may be repeated for as it is."""
 
 
 class ServerApi:
@@ -40,7 +41,7 @@ class ServerApi:
         self._metrics = httpx.URL(connection.metrics_url) if connection.metrics_url else None
         self._headers = build_headers(connection)
         self._secrets = list_secrets(connection)
-        self._verify = connection.verify
+        self._tls = build_tls(connection.verify)
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,6 +60,12 @@ class ServerApi:
         """The same for a POST with a JSON body."""
         return await self._call("POST", join_path(self._root, path), json.dumps(body).encode())
 
+    async def __aenter__(self) -> ServerApi:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Closes what is open. Idempotent."""
         client, self._client = self._client, None
@@ -72,15 +79,15 @@ class ServerApi:
             raise explain_failure(error, url) from error
 
     async def _follow(self, method: str, url: httpx.URL, body: bytes | None) -> tuple[int, str]:
-        for _ in range(MAX_REDIRECTS + 1):
+        for _ in range(MAX_REDIRECTS):
             status, text, location = await self._once(method, url, body)
-            if status not in _REDIRECTS or not location:
-                break
+            if not location or status not in (_REDIRECTS if method == "GET" else _REPEATED):
+                return status, text
             target = url.join(location)
             if not same_origin(url, target):
-                break
+                return status, f"redirects to {target.scheme}://{target.host}; use that address"
             url = target
-        return status, text
+        return status, "redirects in a circle"
 
     async def _once(self, method: str, url: httpx.URL, body: bytes | None) -> tuple[int, str, str]:
         headers = {"content-type": "application/json"} if body is not None else {}
@@ -93,7 +100,9 @@ class ServerApi:
                 data += part
                 if len(data) > MAX_BODY:
                     raise ServerUnusable(f"{url.host} answered {url.path} with more than 16 MiB")
-            text = redact(data.decode("utf-8", "replace"), self._secrets)
+            text = data.decode("utf-8", "replace")
+            if response.is_error:
+                text = redact(text, self._secrets)
             return response.status_code, text, response.headers.get("location", "")
 
     def _ensure_client(self) -> httpx.AsyncClient:
@@ -102,11 +111,8 @@ class ServerApi:
             self._loop = loop
             self._client = httpx.AsyncClient(
                 headers=self._headers,
-                verify=build_tls(self._verify),
+                verify=self._tls,
                 timeout=httpx.Timeout(self._timeout_s, connect=CONNECT_S),
                 follow_redirects=False,
             )
         return self._client
-
-
-__all__ = ["ServerApi", "Unreachable"]

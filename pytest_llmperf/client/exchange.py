@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from pytest_llmperf.client.reader import ChunkReader, StreamFailed
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.client.words import error_words, redact
+from pytest_llmperf.client.words import error_words
+from pytest_llmperf.redact import redact
 
 LINGER_S = 0.25
 """Seconds after ``[DONE]`` that the end of the HTTP message is waited for, so that the connection
@@ -77,7 +78,7 @@ class Exchange:
         self.record.sent_at = self.heard_at = at
         self._deadline = at + self._first_token_s
 
-    def head(self, at: float, status: int, content_type: str, location: str = "") -> None:
+    def head(self, at: float, status: int, location: str = "") -> None:
         """The answer's status and headers are complete."""
         record = self.record
         record.headers_at = self.heard_at = at
@@ -85,7 +86,7 @@ class Exchange:
         self.answered = True
         if 300 <= status < 400:
             self._fail(at, f"HTTP {status}: the server redirects to {location}; use that address")
-        elif status >= 400 or "json" in content_type:
+        elif status >= 400:
             self._error = bytearray()
 
     def body(self, at: float, data: bytes) -> None:
@@ -113,7 +114,7 @@ class Exchange:
             self._deadline = at + self._stall_s
             if self._on_arrival is not None:
                 self._on_arrival(at)
-        elif record.done and self.done_at is None:
+        if record.done and self.done_at is None:
             self.done_at = at
 
     def eof(self, at: float) -> None:
@@ -170,11 +171,7 @@ class Exchange:
         return f"stalled: no token for {self._stall_s:g} s ({talk})"
 
     def _error_said(self, body: bytes) -> str:
-        words = error_words(body.decode("utf-8", "replace"))
-        status = self.record.status or 0
-        if status >= 400:
-            return f"HTTP {status}: {words}"
-        return f"the answer is a JSON document, not an event stream: {words}"
+        return f"HTTP {self.record.status}: {error_words(body.decode('utf-8', 'replace'))}"
 
     def _fail(self, at: float, why: str) -> None:
         self.record.error = redact(why, self._secrets)

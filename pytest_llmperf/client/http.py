@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import ssl
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote_to_bytes
 
 import httpx
 
@@ -42,7 +44,7 @@ def parse_root(url: str) -> httpx.URL:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError("--llm-url: give an address such as http://gpu1:8000, scheme included")
     path = parsed.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    return parsed.copy_with(path=path or "/", fragment=None)
+    return parsed.copy_with(path=path or "/", fragment=None, userinfo=b"")
 
 
 def join_path(root: httpx.URL, path: str) -> httpx.URL:
@@ -62,6 +64,9 @@ def build_headers(connection: Connection) -> dict[str, str]:
         ConfigError: a header or the key has a line break or other control character in it.
     """
     headers = {"user-agent": "pytest-llmperf", "accept-encoding": "identity"}
+    user = httpx.URL(connection.url).userinfo
+    if user:
+        headers["authorization"] = f"Basic {base64.b64encode(unquote_to_bytes(user)).decode()}"
     if connection.api_key:
         headers["authorization"] = f"Bearer {connection.api_key.strip()}"
     headers |= {name.lower(): value for name, value in connection.headers.items()}
@@ -122,6 +127,8 @@ def explain_failure(error: BaseException, url: httpx.URL) -> Unreachable:
     codes = {cause.errno for cause in chain if isinstance(cause, OSError)}
     if any(type(cause).__name__ == "gaierror" for cause in chain) or "getaddrinfo" in text:
         return Unreachable("dns", f"no host is named {url.host!r}; check the address")
+    if errno.EMFILE in codes:
+        return Unreachable("network", "too many open files; raise the limit with ulimit -n")
     if errno.ECONNREFUSED in codes or "Connect call failed" in text:
         return Unreachable(
             "refused",

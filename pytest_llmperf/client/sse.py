@@ -62,7 +62,8 @@ class EventParser:
     def close(self) -> None:
         """End of the stream: an event that was not closed by a blank line is not dispatched."""
         if self._line:
-            self._end_line()
+            self._take_line(bytes(self._line))
+            self._line.clear()
 
     def _feed_lines(self, data: bytes) -> None:
         if self._cr and data:
@@ -75,16 +76,17 @@ class EventParser:
             self._cr = data.endswith(b"\r")
             lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         rest = lines.pop()
+        if lines and self._line:
+            self._line += lines[0]
+            lines[0] = bytes(self._line)
+            self._line.clear()
         for line in lines:
-            self._line += line
-            self._end_line()
+            self._take_line(line)
         self._line += rest
         if len(self._line) + self._size > MAX_EVENT:
             raise EventTooLarge
 
-    def _end_line(self) -> None:
-        line = bytes(self._line)
-        self._line.clear()
+    def _take_line(self, line: bytes) -> None:
         if self._start:
             self._start = False
             line = line.removeprefix(BOM)

@@ -38,14 +38,15 @@ class StockTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         exchange: Exchange = request.extensions[EXTENSION]
         work = asyncio.ensure_future(self._run(request, exchange))
-        exchange.abandon = work.cancel  # type: ignore[assignment]
-        try:
-            await work
-        except asyncio.CancelledError:
-            if not exchange.ended or exchange.record.end == "cancelled":
-                work.cancel()
-                raise
-        return httpx.Response(exchange.record.status or 599, extensions=request.extensions)
+
+        def abandon() -> None:
+            work.cancel()
+
+        exchange.abandon = abandon
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+        return httpx.Response(200)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -64,7 +65,6 @@ class StockTransport(httpx.AsyncBaseTransport):
             exchange.head(
                 time.monotonic(),
                 response.status_code,
-                response.headers.get("content-type", ""),
                 response.headers.get("location", ""),
             )
             assert isinstance(response.stream, httpx.AsyncByteStream)

@@ -1,9 +1,8 @@
-"""What a server, or the network, says is wrong -> a line for people, without secrets."""
+"""What a server says is wrong -> one line for people."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 
 MAX_WORDS = 600
 
@@ -19,13 +18,6 @@ def error_words(said: object) -> str:
         words = _find_message(parsed) if isinstance(parsed, (dict, list, str)) else ""
         return (words or " ".join(said.split()))[:MAX_WORDS] or "no reason given"
     return (_find_message(said) or json.dumps(said, default=str))[:MAX_WORDS]
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """``text`` with every secret in it replaced."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text
 
 
 def _find_message(said: object, depth: int = 0) -> str:
