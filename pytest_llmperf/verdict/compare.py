@@ -1,0 +1,92 @@
+"""One metric of one cell against its baseline. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal, TypeGuard
+
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.metrics import Metric
+from pytest_llmperf.result import Comparison, Measurement
+from pytest_llmperf.verdict.gate import Gate
+
+NOT_MEASURABLE = {
+    "buffered": ("itl_ms", "ttft_ms", "ttft_p99_ms", "chunk_gap_p99_ms"),
+    "not-warm": ("ttft_ms", "ttft_p99_ms"),
+}
+"""Code of a measurement's notice -> metrics it takes out of the comparison."""
+
+
+def compare(metric: Metric, cell: Cell, attempts: Sequence[Measurement], gate: Gate) -> Comparison:
+    """The median of valid attempts against the median of the baseline's runs, which exist."""
+    runs = gate.cells[cell.id].values(metric.name)
+    baseline = median(runs)
+    values = [v for m in attempts if usable(v := m.value(metric.name))]
+    excuse = next((text for m in attempts if (text := _excuse(metric, m))), "")
+    known = usable(baseline) and len(values) == len(attempts)
+    if excuse or not known:
+        missing = not excuse and gate.gates(metric, cell)
+        return Comparison(
+            metric=metric.name,
+            baseline=baseline if usable(baseline) else None,
+            measured=median(values) if values else None,
+            delta=median(values) / baseline - 1 if values and usable(baseline) else None,
+            tolerance=None,
+            n=len(runs),
+            gated=missing,
+            verdict="missing" if missing else "observed",
+            why=excuse or "in the baseline, but not measured now",
+        )
+    measured = median(values)
+    tolerance = gate.tolerance(metric, cell, _error(metric, attempts))
+    return Comparison(
+        metric=metric.name,
+        baseline=baseline,
+        measured=measured,
+        delta=measured / baseline - 1,
+        tolerance=tolerance.fraction,
+        n=len(runs),
+        weak=tolerance.weak,
+        gated=tolerance.gated,
+        verdict=_side(metric, measured, baseline, tolerance.fraction)
+        if tolerance.gated
+        else "observed",
+        why=tolerance.why,
+    )
+
+
+def usable(value: float | None) -> TypeGuard[float]:
+    """Whether this is a value at all: NaN, infinity, zero, negative and missing are none."""
+    return value is not None and math.isfinite(value) and value > 0
+
+
+def _error(metric: Metric, attempts: Sequence[Measurement]) -> float | None:
+    """Relative standard error of one attempt: the middle one of those that know theirs."""
+    relative = [
+        error / value
+        for m in attempts
+        if (error := m.std_errors.get(metric.name)) is not None
+        and (value := m.value(metric.name)) is not None
+        and math.isfinite(error)
+        and error >= 0
+    ]
+    return median(relative) if relative else None
+
+
+def _excuse(metric: Metric, measurement: Measurement) -> str:
+    """Why the measurement itself says that this metric could not be had; empty if it does not."""
+    for notice in measurement.warnings:
+        if metric.name in NOT_MEASURABLE.get(notice.code, ()):
+            return f"not measurable: {notice.code}"
+    cold = measurement.phase == "decode" and measurement.ttft_warm is False
+    return "not warm" if cold and metric.name in NOT_MEASURABLE["not-warm"] else ""
+
+
+def _side(
+    metric: Metric, measured: float, baseline: float, tolerance: float | None
+) -> Literal["ok", "worse", "better"]:
+    if tolerance is not None and abs(measured / baseline - 1) <= tolerance:
+        return "ok"
+    return "worse" if metric.worse(measured, baseline) else "better"

@@ -1,0 +1,159 @@
+"""One cell: what its attempts measured, against its baseline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.metrics import METRICS, metrics_of
+from pytest_llmperf.result import CellRecord, Comparison, Measurement, Outcome, Status
+from pytest_llmperf.verdict import words
+from pytest_llmperf.verdict.compare import compare, usable
+from pytest_llmperf.verdict.gate import Gate
+
+SUSPICIOUS = 2.0
+"""A metric this many times better than its baseline is more often a fault than a feat."""
+
+HEADLINE = {"prefill": "prefill_tok_s", "decode": "total_tok_s"}
+"""What a valid measurement of a phase cannot be without."""
+
+
+def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> CellRecord:
+    """The verdict on a cell after one attempt or, confirming a breach, after three.
+
+    Of several attempts the median of each metric is judged. Without a gate (no profile, or one
+    that does not match this server) nothing is compared.
+    """
+    record = CellRecord(
+        cell=cell.id,
+        outcome=Outcome.MEASURED,
+        measurement=attempts[-1],
+        attempts=list(attempts),
+    )
+    for number, attempt in enumerate(attempts, start=1):
+        if why := _fault(attempt):
+            which = f"attempt {number} of {len(attempts)}: " if len(attempts) > 1 else ""
+            return _with(record, Outcome.INVALID, f"{cell.id} is invalid: {which}{why}", attempt)
+        if attempt.status is Status.OVER_CAPACITY:
+            return _judge_capacity(record, attempt, gate)
+    if gate is None:
+        return record
+    stored = gate.cells.get(cell.id)
+    if stored is None:
+        return _with(record, Outcome.NEW, words.not_in_baseline(cell, gate.profile))
+    if stored.over_capacity is not None:
+        return _with(record, Outcome.NEW, words.capacity_up(cell, gate.profile, stored))
+    return _judge_values(record, cell, gate)
+
+
+def needs_confirmation(record: CellRecord) -> bool:
+    """Whether to measure the cell twice more before calling it a regression."""
+    return record.outcome is Outcome.REGRESSED and len(record.attempts) == 1
+
+
+def fails(record: CellRecord, gate: Gate | None) -> bool:
+    """Whether the cell's own test fails; its message then says why."""
+    if gate is not None and record.outcome is Outcome.NEW:
+        return gate.fail_on_new
+    if gate is not None and record.outcome is Outcome.IMPROVED:
+        return gate.fail_on_improvement
+    return record.outcome.failed
+
+
+def _fault(attempt: Measurement) -> str:
+    """Why an attempt is no measurement, or empty."""
+    if attempt.status is Status.INVALID:
+        return attempt.reason or "no reason was given"
+    if attempt.status is Status.OVER_CAPACITY:
+        return ""
+    for metric in metrics_of(attempt.phase):
+        value = attempt.value(metric.name)
+        if value is None and metric.name == HEADLINE[attempt.phase]:
+            return f"{metric.label} is missing"
+        if value is not None and not usable(value) and attempt.phase in metric.gated:
+            return f"{metric.label} of {value} is no measurement"
+    return ""
+
+
+def _judge_capacity(record: CellRecord, unfit: Measurement, gate: Gate | None) -> CellRecord:
+    why = (unfit.capacity.reason if unfit.capacity else unfit.reason) or unfit.reason
+    stored = gate.cells.get(record.cell) if gate else None
+    if gate is None or stored is None or stored.over_capacity is not None:
+        return _with(record, Outcome.OVERCAP, why, unfit)
+    text = words.capacity_regression(record.cell, gate.profile, stored, why)
+    return _with(record, Outcome.CAPACITY_REGRESSION, text, unfit)
+
+
+def _judge_values(record: CellRecord, cell: Cell, gate: Gate) -> CellRecord:
+    attempts, stored = record.attempts, gate.cells[cell.id]
+    compared = [
+        compare(metric, cell, attempts, gate)
+        for metric in metrics_of(cell.phase)
+        if stored.values(metric.name)
+    ]
+    by = {
+        word: [c for c in compared if c.verdict == word] for word in ("missing", "worse", "better")
+    }
+    decisive = next((found[0] for found in by.values() if found), None)
+    record = record.model_copy(
+        update={
+            "comparisons": compared,
+            "measurement": _median_attempt(attempts, decisive),
+            "notes": _notes(compared, attempts),
+        }
+    )
+    if by["missing"]:
+        outcome = Outcome.INVALID
+    elif by["worse"]:
+        outcome = Outcome.REGRESSED
+    elif by["better"]:
+        outcome = Outcome.IMPROVED
+    elif any(c.gated for c in compared):
+        return _with(record, Outcome.PASS, "")
+    else:
+        outcome = Outcome.UNGATED
+    return _with(record, outcome, words.table(record, outcome, gate.profile))
+
+
+def _median_attempt(attempts: Sequence[Measurement], by: Comparison | None) -> Measurement:
+    """The attempt in the middle, by the metric that decided the verdict."""
+    if by is None or by.verdict == "missing":
+        return attempts[-1]
+    ranked = sorted(attempts, key=lambda m: m.value(by.metric) or 0.0)
+    return ranked[len(ranked) // 2]
+
+
+def _notes(compared: Sequence[Comparison], attempts: Sequence[Measurement]) -> list[str]:
+    notes = []
+    if any(c.verdict in ("worse", "better") for c in compared):
+        notes += words.which_part(compared)
+    times = {
+        c.metric: 1 + c.delta if METRICS[c.metric].better == "higher" else 1 / (1 + c.delta)
+        for c in compared
+        if c.verdict == "better" and c.delta is not None
+    }
+    if implausible := {name: ratio for name, ratio in times.items() if ratio >= SUSPICIOUS}:
+        notes.append(words.suspicious(implausible))
+    for comparison in compared:
+        metric = METRICS[comparison.metric]
+        values = [m.value(metric.name) or 0.0 for m in attempts]
+        if comparison.verdict == "worse" and _drifts(values, metric.floor):
+            notes.append(words.drift(metric, values))
+    return notes
+
+
+def _drifts(values: Sequence[float], least: float) -> bool:
+    """Whether three attempts or more go one way, by more than a change that counts."""
+    steps = [b - a for a, b in pairwise(values)]
+    one_way = all(s > 0 for s in steps) or all(s < 0 for s in steps)
+    return len(values) >= 3 and one_way and abs(values[-1] / values[0] - 1) > least
+
+
+def _with(
+    record: CellRecord, outcome: Outcome, message: str, attempt: Measurement | None = None
+) -> CellRecord:
+    update: dict[str, object] = {"outcome": outcome, "message": message}
+    if attempt is not None:
+        update["measurement"] = attempt
+    return record.model_copy(update=update)
