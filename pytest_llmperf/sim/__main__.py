@@ -1,0 +1,98 @@
+"""``python -m pytest_llmperf.sim``: a simulated server for any client, and how good it is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.sim.parameters import (
+    DEFAULT_PROFILE,
+    FAULTS,
+    PARAMETERS,
+    parse_parameters,
+    parse_spec,
+    split_query,
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_llmperf.sim", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser(
+        "serve",
+        help="serve a simulated model",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="faults: KIND[:VALUE][@WHEN[,WHEN]], WHEN is request:N, request:N+, token:N, "
+        "total:N or time:SECONDS\n" + "\n".join(f"  {k:13} {v}" for k, v in FAULTS.items()),
+    )
+    serve.add_argument("profile", nargs="?", default=DEFAULT_PROFILE, help="PROFILE[?NAME=VALUE&…]")
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.add_argument("--port", type=int, default=8000, help="0 takes a free one")
+    for name in PARAMETERS:
+        serve.add_argument(f"--{name.replace('_', '-')}", action="append", dest=name, default=[])
+    residuals = commands.add_parser("residuals", help="the model beside its profile's numbers")
+    residuals.add_argument("profile", nargs="?", default=DEFAULT_PROFILE)
+    for command in (serve, residuals):
+        command.add_argument("--baselines", type=Path, default=Path("baselines"))
+    commands.add_parser("child", help="for process.py: reads what to serve from stdin")
+    options = parser.parse_args(arguments)
+    try:
+        if options.command == "child":
+            return _child()
+        return _serve(options) if options.command == "serve" else _residuals(options)
+    except ConfigError as problem:
+        print(problem, file=sys.stderr)
+        return 4
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from pytest_llmperf.sim.server import SimServer, bind
+
+    profile, _, query = options.profile.partition("?")
+    given = [(name, text) for name in PARAMETERS for text in getattr(options, name)]
+    parameters = parse_parameters([*split_query(query), *given], profile)
+    server = SimServer(parameters, options.baselines)
+    listener = bind(options.host, options.port)
+    url = f"http://{options.host}:{listener.getsockname()[1]}"
+
+    def ready() -> None:
+        print(f"simulated {server.served.model} ({server.served.profile}) on {url}", flush=True)
+
+    server.run(listener, ready)
+    return 0
+
+
+def _child() -> int:
+    """Serve what the line on stdin says, until stdin ends; the answer on stdout is a JSON line."""
+    from pytest_llmperf.sim.server import SimServer, bind, end_with_parent
+
+    # unbuffered: the watcher must see the end of the pipe, and nothing before it
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            return 1
+        line += byte
+    order = json.loads(line)
+    parameters = parse_spec(order["spec"])
+    if parameters.profile is None:
+        parameters = replace(parameters, profile=order["hardware"])
+    server = SimServer(parameters, Path(order["baselines"]))
+    listener = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    end_with_parent(server.stop)
+    server.run(
+        listener,
+        lambda: print(json.dumps({"url": url, "profile": server.served.profile}), flush=True),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

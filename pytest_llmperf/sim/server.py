@@ -1,0 +1,214 @@
+"""A simulated server from a profile and parameters: put together, and served by uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from pytest_llmperf.baseline.file import load
+from pytest_llmperf.baseline.profiles import find_profile
+from pytest_llmperf.baseline.schema import Baseline
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.sim.app import App
+from pytest_llmperf.sim.calibrate import calibrate
+from pytest_llmperf.sim.faults import Faults
+from pytest_llmperf.sim.pacer import Pacer
+from pytest_llmperf.sim.parameters import DEFAULT_PROFILE, SimParameters
+from pytest_llmperf.sim.personality_llamacpp import LlamaCpp
+from pytest_llmperf.sim.personality_vllm import Vllm
+from pytest_llmperf.sim.profile import EngineModel, ProfileTables, Variation
+from pytest_llmperf.sim.scheduler import Scheduler
+from pytest_llmperf.sim.truth import TruthFile
+from pytest_llmperf.sim.wire import Personality, Served
+
+LLAMACPP_SLOTS = 4
+_GRACE_S = 2.0
+
+
+def load_profile(parameters: SimParameters, baselines_dir: Path) -> Baseline:
+    """The profile that a spec names.
+
+    Raises:
+        ConfigError: when there is none of that name, or its file is bad.
+    """
+    return load(find_profile(parameters.profile or DEFAULT_PROFILE, baselines_dir))
+
+
+def build_engine(parameters: SimParameters, baseline: Baseline) -> EngineModel:
+    """The profile's engine as the parameters change it.
+
+    Raises:
+        ConfigError: when the profile is too thin, or the KV budget too small for its length.
+    """
+    engine = calibrate(ProfileTables.from_baseline(baseline))
+    kv_tokens, slots = parameters.kv_tokens, parameters.slots
+    max_model_len = parameters.max_model_len
+    if parameters.engine == "llamacpp":
+        # n_ctx is all there is; a block more for each slot, since slots are no pages there
+        slots = slots or LLAMACPP_SLOTS
+        n_ctx = kv_tokens or engine.kv_tokens
+        each = n_ctx if parameters.unified else n_ctx // slots
+        max_model_len = min(max_model_len or each, each)
+        kv_tokens = n_ctx + (slots + 1) * engine.block_size
+    variation = Variation(
+        speed=parameters.speed,
+        decode_speed=parameters.decode_speed,
+        prefill_speed=parameters.prefill_speed,
+        slow_ctx=parameters.slow_ctx,
+        slow_conc=parameters.slow_conc,
+        noise=parameters.noise,
+        acceptance=parameters.acceptance,
+        kv_tokens=kv_tokens,
+        max_num_seqs=slots,
+        max_model_len=max_model_len,
+        prefix_cache=parameters.prefix_cache,
+    )
+    try:
+        return engine.vary(variation, parameters.seed)
+    except ValueError as problem:
+        raise ConfigError(str(problem)) from None
+
+
+def describe(parameters: SimParameters, baseline: Baseline, engine: EngineModel) -> Served:
+    """How the server shows itself."""
+    match = baseline.match
+    run = next(reversed(baseline.runs.values()), None)
+    root = match.model or match.served_model or baseline.hardware.profile
+    return Served(
+        profile=baseline.hardware.profile,
+        model=parameters.model or match.served_model or root,
+        root=root,
+        version=(run and run.engine_version) or "0.0.0",
+        max_model_len=engine.max_model_len,
+        kv_tokens=engine.kv_tokens,
+        block_size=engine.block_size,
+        slots=engine.max_num_seqs,
+        created=int(time.time()),
+    )
+
+
+class SimServer:
+    """A simulated server in this process; `run` serves until `stop`."""
+
+    def __init__(self, parameters: SimParameters, baselines_dir: Path) -> None:
+        baseline = load_profile(parameters, baselines_dir)
+        self._parameters = parameters
+        self._engine = build_engine(parameters, baseline)
+        self.served = describe(parameters, baseline, self._engine)
+        self._server: uvicorn.Server | None = None
+
+    def run(self, listener: socket.socket, ready: Callable[[], None]) -> None:
+        """Serve on a bound socket; ``ready`` is called once requests are answered."""
+        try:
+            import uvloop
+        except ImportError:
+            loop = asyncio.new_event_loop()
+        else:
+            loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(self._serve(listener, ready))
+        finally:
+            loop.close()
+
+    def stop(self) -> None:
+        """End; safe from another thread."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+    async def _serve(self, listener: socket.socket, ready: Callable[[], None]) -> None:
+        parameters = self._parameters
+        is_vllm = parameters.engine == "vllm"
+        personality: Personality = Vllm(self.served) if is_vllm else LlamaCpp(self.served)
+        faults = Faults(parameters.fault)
+        truth = TruthFile(Path(parameters.truth)) if parameters.truth else None
+        pacer = Pacer(
+            Scheduler(self._engine, parameters.seed),
+            faults,
+            personality.error_event,
+            slots_die=not is_vllm,
+            truth=truth,
+        )
+        app = App(parameters, self.served, personality, pacer, faults, truth)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,  # type: ignore[arg-type]
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                date_header=is_vllm,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        _calm_interpreter()
+        stepping = asyncio.ensure_future(pacer.run())
+        stepping.add_done_callback(_report_failure)
+        serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
+        while not self._server.started and not serving.done():
+            await asyncio.sleep(0.001)
+        ready()
+        await serving
+        stepping.cancel()
+        if truth is not None:
+            truth.close()
+
+
+def _calm_interpreter() -> None:
+    """Keep pauses out of the pacing: what exists now is never collected, collections are rare, and
+    the tokenizer's thread hands the interpreter over quickly."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    sys.setswitchinterval(0.0005)
+
+
+def _report_failure(stepping: asyncio.Future[None]) -> None:
+    if not stepping.cancelled() and (problem := stepping.exception()) is not None:
+        # without its engine the server would hang; the traceback is what the user can report
+        sys.excepthook(type(problem), problem, problem.__traceback__)
+        os._exit(1)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one.
+
+    Raises:
+        ConfigError: when the address cannot be had.
+    """
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as problem:
+        raise ConfigError(f"cannot listen on {host} port {port}: {problem.strerror}") from None
+    return listener
+
+
+def end_with_parent(stop: Callable[[], None]) -> None:
+    """Stop when the process that started this one closes our stdin, or is gone; at once if a hung
+    event loop does not stop in time."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            readable, _, _ = select.select([0], [], [], 0.5)
+            if readable and not os.read(0, 4096):
+                break
+        stop()
+        time.sleep(_GRACE_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
