@@ -11,6 +11,7 @@ from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import Metric
 from pytest_llmperf.result import Comparison, Measurement
 from pytest_llmperf.verdict.gate import Gate
+from pytest_llmperf.verdict.noise import beyond
 
 NOT_MEASURABLE = {
     "buffered": ("itl_ms", "ttft_ms", "ttft_p99_ms", "chunk_gap_p99_ms"),
@@ -87,6 +88,6 @@ def _excuse(metric: Metric, measurement: Measurement) -> str:
 def _side(
     metric: Metric, measured: float, baseline: float, tolerance: float | None
 ) -> Literal["ok", "worse", "better"]:
-    if tolerance is not None and abs(measured / baseline - 1) <= tolerance:
+    if tolerance is not None and not beyond(measured, baseline, tolerance):
         return "ok"
     return "worse" if metric.worse(measured, baseline) else "better"

@@ -11,14 +11,11 @@ from pytest_llmperf.baseline.schema import CellBaseline
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.settings import Settings
-from pytest_llmperf.stats.distributions import normal_quantile, sidak, t_quantile
-from pytest_llmperf.verdict.noise import fit_spread, floor_of, fraction_worse, noise
+from pytest_llmperf.stats.distributions import sidak
+from pytest_llmperf.verdict.noise import ENOUGH_RUNS, fit_spread, tolerance
 
 FALSE_ALARM = 0.01
 """Chance that any cell of a matrix in which nothing changed is called worse."""
-
-ENOUGH_RUNS = 3
-"""Runs from which the noise between them is measured rather than assumed."""
 
 NEEDS_BATCHES = ("total_tok_s", "itl_ms", "steps_s")
 """Averages over the window: without a standard error of its own, a window is too short to judge.
@@ -107,17 +104,22 @@ class Gate:
         if error is None and metric.name in NEEDS_BATCHES:
             return Tolerance(None, False, why="the window is too short to know its own error")
         values = self.cells[cell.id].values(metric.name)
-        weak = len(values) < ENOUGH_RUNS
         variance, df = self.spreads.get((metric.name, cell.id), (0.0, 0.0))
-        tail = sidak(FALSE_ALARM, self.comparisons)
-        quantile = float(t_quantile(tail, df)) if df > 0 else normal_quantile(tail)
-        chance = float(fraction_worse(metric, noise(quantile, variance, len(values), error or 0.0)))
-        if weak:
-            chance = max(chance, metric.weak)
-        fraction = max(chance, float(floor_of(metric, float(np.median(values)))))
+        chance, fraction = (
+            float(limit)
+            for limit in tolerance(
+                metric,
+                sidak(FALSE_ALARM, self.comparisons),
+                variance,
+                df,
+                len(values),
+                error or 0.0,
+                float(np.median(values)),
+            )
+        )
         if gated and chance > metric.observed_beyond:
             gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
-        return Tolerance(fraction, gated, weak, why)
+        return Tolerance(fraction, gated, len(values) < ENOUGH_RUNS, why)
 
 
 def _gates(metric: Metric, cell: Cell, extra: tuple[str, ...]) -> bool:

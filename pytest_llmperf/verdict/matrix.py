@@ -12,8 +12,8 @@ from pytest_llmperf.grid import Cell, format_tokens
 from pytest_llmperf.metrics import METRICS, Metric
 from pytest_llmperf.result import CellRecord
 from pytest_llmperf.stats.distributions import Array, sidak, t_quantile
-from pytest_llmperf.verdict.gate import ENOUGH_RUNS, FALSE_ALARM, Gate
-from pytest_llmperf.verdict.noise import fraction_worse
+from pytest_llmperf.verdict.gate import FALSE_ALARM, Gate
+from pytest_llmperf.verdict.noise import ENOUGH_RUNS, fraction_worse
 
 Mask = NDArray[np.bool_]
 

@@ -9,15 +9,20 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pytest_llmperf.metrics import Metric
 from pytest_llmperf.stats.distributions import (
     Array,
     digamma,
+    normal_quantile,
+    t_quantile,
     trigamma,
     trigamma_inverse,
 )
+
+ENOUGH_RUNS = 3
+"""Runs from which the noise between them is measured rather than assumed."""
 
 _LEAST_VARIANCE = 1e-12
 """Of logs; a millionth is what six stored digits resolve."""
@@ -75,6 +80,39 @@ def _moderate(variances: Array, df: Array) -> tuple[Array, Array]:
     return moderated, np.minimum(prior_df + df, all_df)
 
 
+def tolerance(
+    metric: Metric,
+    tail: float,
+    variance: ArrayLike,
+    df: ArrayLike,
+    n: ArrayLike,
+    error: ArrayLike,
+    baseline: ArrayLike,
+) -> tuple[Array, Array]:
+    """How far a metric may move: by chance alone, and with the floor. Fractions of the baseline.
+
+    Args:
+        metric: gives the direction, the floors, and the least tolerance with too few runs.
+        tail: chance of a false alarm that this one comparison may have.
+        variance: s^2, between runs, of logs; 0 where no run was repeated.
+        df: its degrees of freedom.
+        n: runs in the baseline.
+        error: SE, standard error of the window's own estimate, relative.
+        baseline: the median of the runs, in the metric's unit.
+    """
+    df, n = np.asarray(df, float), np.asarray(n, float)
+    quantile = np.where(df > 0, t_quantile(tail, np.maximum(df, 1)), normal_quantile(tail))
+    chance = fraction_worse(metric, noise(quantile, variance, n, error))
+    chance = np.where(n < ENOUGH_RUNS, np.maximum(chance, metric.weak), chance)
+    floor = np.maximum(metric.floor, metric.floor_abs / np.asarray(baseline))
+    return chance, np.maximum(chance, floor)
+
+
+def beyond(measured: ArrayLike, baseline: ArrayLike, limit: ArrayLike) -> NDArray[np.bool_]:
+    """Whether a value moved by more than a fraction of its baseline, either way."""
+    return np.asarray(~(np.abs(np.asarray(measured) / np.asarray(baseline) - 1) <= limit))
+
+
 def noise(quantile: ArrayLike, variance: ArrayLike, n: ArrayLike, error: ArrayLike) -> Array:
     """Largest change of a log that chance explains: of a window against the median of ``n`` runs.
 
@@ -95,8 +133,3 @@ def fraction_worse(metric: Metric, log_change: ArrayLike) -> Array:
     if metric.better == "higher":
         return np.asarray(-np.expm1(-np.asarray(log_change)))
     return np.asarray(np.expm1(log_change))
-
-
-def floor_of(metric: Metric, baseline: ArrayLike) -> Array:
-    """The smallest change ever called one, as a fraction of the baseline."""
-    return np.maximum(metric.floor, metric.floor_abs / np.asarray(baseline))
