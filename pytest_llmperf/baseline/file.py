@@ -52,6 +52,7 @@ def loads(text: str, source: str) -> Baseline:
         ConfigError: naming source, line and field, and what to do.
     """
     document = parse(text, source)
+    _refuse_empty(document, document.data, ())
     try:
         baseline = Baseline.model_validate(document.data)
     except ValidationError as error:
@@ -62,6 +63,15 @@ def loads(text: str, source: str) -> Baseline:
             "version control, or add that line if nothing is missing"
         )
     return baseline
+
+
+def _refuse_empty(document: Document, data: dict[str, Any], loc: tuple[str, ...]) -> None:
+    """A key without a value is how a cut off line looks; only a capacity can be unknown."""
+    for key, value in data.items():
+        if value is None and loc[-1:] != ("over_capacity",):
+            raise document.error((*loc, key), "has no value; give one or leave the key out")
+        if isinstance(value, dict):
+            _refuse_empty(document, value, (*loc, key))
 
 
 def _explain(document: Document, error: ErrorDetails) -> ConfigError:

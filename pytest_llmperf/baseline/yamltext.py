@@ -23,9 +23,12 @@ END = "...\n"
 """YAML's document end, our last line: a file of ours without it has been cut off."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# PyYAML reads 1e5 as a string, a YAML 1.2 reader as a number: everything like one is quoted
-_NUMBERLIKE = re.compile(r"[-+.]*\d[\d_.,:eE+-]*|0[xob][\da-fA-F_]+")
-_YAML_1_1_BOOL = {"y", "n"}
+_STR = "tag:yaml.org,2002:str"
+# what PyYAML does not quote by itself, or breaks over lines: texts that a YAML 1.2 reader, unlike
+# it, takes for numbers or truth values; line ends, those of YAML 1.1 too
+_QUOTED = re.compile(
+    r"\A([-+.]*\d[\d_.,:eE+-]*|0[xob][\da-fA-F_]+|[yYnN])\Z|[\n\x85\u2028\u2029\ufeff]"
+)
 _LONG = 60
 _WIDTH = 100
 
@@ -126,11 +129,12 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_str(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = None
-    if _NUMBERLIKE.fullmatch(text) or text.lower() in _YAML_1_1_BOOL:
-        style = '"'
-    elif len(text) > _LONG:
+    tag = dumper.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    if len(text) > _LONG:
         style = _block_style(text)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    elif tag != _STR or _QUOTED.search(text):
+        style = '"'
+    return dumper.represent_scalar(_STR, text, style=style)
 
 
 def _block_style(text: str) -> str:
