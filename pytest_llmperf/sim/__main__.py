@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.grid import Cell
 from pytest_llmperf.sim.parameters import (
     DEFAULT_PROFILE,
     FAULTS,
@@ -65,6 +66,25 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"simulated {server.served.model} ({server.served.profile}) on {url}", flush=True)
 
     server.run(listener, ready)
+    return 0
+
+
+def _residuals(options: argparse.Namespace) -> int:
+    from pytest_llmperf.baseline.file import load
+    from pytest_llmperf.baseline.profiles import find_profile
+    from pytest_llmperf.sim.expected import residuals
+    from pytest_llmperf.sim.profile import ProfileTables
+
+    baseline = load(find_profile(options.profile, options.baselines))
+    fit = residuals(ProfileTables.from_baseline(baseline))
+    print(f"{'cell':18} {'metric':14} {'report':>10} {'model':>10} {'off':>7}")
+    for r in fit.residuals:
+        print(f"{r.cell.id:18} {r.metric:14} {r.report:10.6g} {r.expected:10.6g} {r.off:+7.1%}")
+    print(f"\n{len(fit.corrections)} corrections, where the model alone misses the report")
+    for c in fit.corrections:
+        print(f"{c.cell.id:18} {c.what}: {c.model:.6g} -> {c.corrected:.6g} {c.unit}")
+    print(f"\n{len(fit.over_capacity)} cells over capacity")
+    print(" ".join(Cell("decode", *key).id for key in sorted(fit.over_capacity)))
     return 0
 
 

@@ -77,7 +77,7 @@ class App:
         self._number = 0
         self._parsed: OrderedDict[tuple[bool, bytes], Parsed] = OrderedDict()
         stamp = (b"x-llmperf-simulated", served.profile.encode())
-        self._headers: Headers = [stamp, *personality.headers]
+        self._headers: Headers = (stamp, *personality.headers)
         self._stream_start = {
             "type": "http.response.start",
             "status": 200,
@@ -140,7 +140,7 @@ class App:
 
         wrong = faults.find("wrong_usage", at)
         job = Job(
-            id=f"{'chatcmpl' if chat else 'cmpl'}-simulated{number:08x}",
+            id=f"{personality.id_prefix[chat]}-simulated{number:08x}",
             chat=chat,
             model=parsed.model or self._served.model,
             created=self._served.created + int(at.time),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -130,10 +131,8 @@ class Pacer:
             self._emit(step, now)
 
     async def _sleep_or_work(self, due: float) -> None:
-        try:
+        with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._work.wait(), max(due - clock(), 0.0))
-        except asyncio.TimeoutError:
-            pass
 
     def _admit(self, step: Step, now: float) -> None:
         for admission in step.admitted:

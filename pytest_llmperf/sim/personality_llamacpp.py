@@ -91,12 +91,13 @@ class LlamaCppStream:
         delta = {"role": "assistant", "content": None}
         return self._event([{"finish_reason": None, "index": 0, "delta": delta}], {})
 
-    def chunk(self, text: bytes, made: int) -> bytes:
-        return self._form % text
+    def chunk(self, pieces: list[bytes], made: int) -> bytes:
+        # an event a token, also where a step yields several
+        return b"".join([self._form % piece for piece in pieces])
 
-    def close(self, text: bytes, made: int, reason: str, times: Times) -> bytes:
+    def close(self, pieces: list[bytes], made: int, reason: str, times: Times) -> bytes:
         job = self._job
-        last = self.chunk(text, made) if text else b""
+        last = self.chunk(pieces, made)
         timings = {"timings": _timings(job, made, times)}
         usage = {"usage": _usage(job, made)} if job.usage else {}
         if not job.chat:
@@ -114,17 +115,18 @@ class LlamaCppStream:
 class LlamaCpp:
     """llama.cpp's ``llama-server``."""
 
-    headers: Headers = [
+    headers: Headers = (
         (b"server", b"llama.cpp"),
         (b"access-control-allow-origin", b""),
         (b"keep-alive", b"timeout=5, max=100"),
-    ]
-    stream_headers: Headers = [
+    )
+    stream_headers: Headers = (
         (b"x-accel-buffering", b"no"),
         (b"content-type", b"text/event-stream"),
-    ]
+    )
     headers_wait = True
     checks_model = False
+    id_prefix = ("chatcmpl", "chatcmpl")
 
     def __init__(self, served: Served) -> None:
         self._served = served

@@ -87,15 +87,15 @@ class VllmStream:
             b',"prompt_token_ids":null,"prompt_text":null}\n\n',
         )
 
-    def chunk(self, text: bytes, made: int) -> bytes:
-        return self._form % (text, self._usage(made))
+    def chunk(self, pieces: list[bytes], made: int) -> bytes:
+        return self._form % (b"".join(pieces), self._usage(made))
 
-    def close(self, text: bytes, made: int, reason: str, times: Times) -> bytes:
+    def close(self, pieces: list[bytes], made: int, reason: str, times: Times) -> bytes:
         job = self._job
         finish = b'"finish_reason":"%b"' % reason.encode()
         if job.chat:
             finish += b',"stop_reason":null'
-        last = self.chunk(text, made).replace(b'"finish_reason":null', finish, 1)
+        last = self.chunk(pieces, made).replace(b'"finish_reason":null', finish, 1)
         end = b',"system_fingerprint":%b}\n\n' % self._fingerprint
         if job.include_usage and job.usage:
             usage = dump(_usage(job, made, final=True))
@@ -108,10 +108,11 @@ class VllmStream:
 class Vllm:
     """vLLM's API server."""
 
-    headers: Headers = [(b"server", b"uvicorn")]
-    stream_headers: Headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+    headers: Headers = ((b"server", b"uvicorn"),)
+    stream_headers: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"),)
     headers_wait = False
     checks_model = True
+    id_prefix = ("cmpl", "chatcmpl")
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -204,8 +205,8 @@ class Vllm:
             # the count is cut off where the limit is passed: not the prompt's real length
             param, value = "input_tokens", min(prompt_tokens, limit + 1)
             asked = (
-                f"your prompt contains at least {value} input tokens, which exceeds this limit even "
-                "without any output tokens. Please reduce the length of the input prompt."
+                f"your prompt contains at least {value} input tokens, which exceeds this limit "
+                "even without any output tokens. Please reduce the length of the input prompt."
                 if prompt_tokens > limit
                 else f"you requested {max_tokens or 1} output tokens and your prompt contains "
                 f"{value} input tokens, for a total of {value + (max_tokens or 1)} tokens. Please "

@@ -142,7 +142,7 @@ class SimServer:
         app = App(parameters, self.served, personality, pacer, faults, truth)
         self._server = uvicorn.Server(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 http="httptools",
                 ws="none",
                 lifespan="off",
@@ -156,11 +156,10 @@ class SimServer:
         _calm_interpreter()
         stepping = asyncio.ensure_future(pacer.run())
         stepping.add_done_callback(_report_failure)
-        serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
-        while not self._server.started and not serving.done():
-            await asyncio.sleep(0.001)
+        # the socket listens already: what comes before uvicorn is up waits in its backlog
+        listener.listen(2048)
         ready()
-        await serving
+        await self._server.serve(sockets=[listener])
         stepping.cancel()
         if truth is not None:
             truth.close()

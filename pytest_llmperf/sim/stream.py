@@ -32,9 +32,9 @@ class Live:
     """
 
     __slots__ = (
-        "_first_at", "_held", "_held_tokens", "_last_at", "_least", "_muted", "_opened",
-        "_pending", "_place", "_sent_at", "_wake", "_wire", "admitted", "buffer", "cut_off", "done", "job",
-        "made", "number", "reason", "started", "submitted", "text", "truth", "watch", "zombie",
+        "_first_at", "_held", "_last_at", "_least", "_muted", "_opened", "_pending", "_place",
+        "_sent_at", "_wake", "_wire", "admitted", "buffer", "cut_off", "done", "job", "made",
+        "number", "reason", "started", "submitted", "text", "truth", "watch", "zombie",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +73,6 @@ class Live:
         self._least = (first, interval)
         self._opened = False
         self._held: list[bytes] = []
-        self._held_tokens = 0
         self.buffer = buffer
         self._muted = False
         self._pending: list[bytes] = []
@@ -95,7 +94,7 @@ class Live:
     def push(self, new: int, finish: str | None, now: float) -> None:
         """A step's tokens for it; ``finish`` is why these are the last ones."""
         place = self._place
-        text = _RING[place] if new == 1 else b"".join(_RING[place : place + new])
+        pieces = _RING[place : place + new]
         self._place = (place + new) % _PLACES
         if not self.made:
             self._first_at = now
@@ -104,13 +103,12 @@ class Live:
         if self.truth is not None:
             self.truth.steps.append((now, new))
         if not self.job.stream:
-            self.text.append(text)
+            self.text += pieces
         elif finish is None and self._least[self._opened] <= 1:
-            self._chunk(text, now)
+            self._chunk(pieces, now)
         else:
-            self._held.append(text)
-            self._held_tokens += new
-            if finish is None and self._held_tokens >= self._least[self._opened]:
+            self._held += pieces
+            if finish is None and len(self._held) >= self._least[self._opened]:
                 self._chunk(self._release(), now)
         if finish is not None:
             self.close(finish)
@@ -118,9 +116,8 @@ class Live:
     def close(self, reason: str) -> None:
         """The answer is complete."""
         if self.job.stream:
-            self._send(
-                self._opening() + self._wire.close(self._release(), self.made, reason, self.times)
-            )
+            opening, held = self._opening(), self._release()
+            self._send(opening + self._wire.close(held, self.made, reason, self.times))
         self.end(reason)
 
     def fail(self, event: bytes) -> None:
@@ -161,9 +158,9 @@ class Live:
         pending.clear()
         return data
 
-    def _chunk(self, text: bytes, now: float) -> None:
+    def _chunk(self, pieces: list[bytes], now: float) -> None:
         self._sent_at = now
-        data = self._wire.chunk(text, self.made)
+        data = self._wire.chunk(pieces, self.made)
         self._send(data if self._opened else self._opening() + data)
 
     def _opening(self) -> bytes:
@@ -172,11 +169,9 @@ class Live:
         self._opened = True
         return self._wire.open()
 
-    def _release(self) -> bytes:
-        text = b"".join(self._held)
-        self._held.clear()
-        self._held_tokens = 0
-        return text
+    def _release(self) -> list[bytes]:
+        held, self._held = self._held, []
+        return held
 
     def _send(self, data: bytes) -> None:
         if not self._muted:

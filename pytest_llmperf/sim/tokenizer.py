@@ -76,9 +76,8 @@ def prefix_hashes(ids: Ids, block: int) -> list[int]:
     within = np.cumprod(np.full(block, 0xBF58476D1CE4E5B9, np.uint64))
     along = np.cumprod(np.full(full.shape[0], 0x94D049BB133111EB, np.uint64))
     mixed = (full * full * within).sum(axis=1, dtype=np.uint64)
-    hashes: list[int] = np.cumsum(
-        (mixed ^ (mixed >> np.uint64(29))) * along, dtype=np.uint64
-    ).tolist()
+    mixed ^= mixed >> np.uint64(29)
+    hashes: list[int] = np.cumsum(mixed * along, dtype=np.uint64).tolist()
     return hashes
 
 

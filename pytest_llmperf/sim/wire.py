@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Headers = list[tuple[bytes, bytes]]
+Headers = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Answer:
     status: int
     body: bytes = b""
     content_type: str | None = "application/json"
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+    headers: Headers = ()
     close: bool = False
 
 
@@ -98,11 +98,11 @@ class Stream(Protocol):
         """What stands before the first text; comes together with it."""
         ...
 
-    def chunk(self, text: bytes, made: int) -> bytes:
-        """An event with the text of a step's tokens, ``made`` of them so far."""
+    def chunk(self, pieces: list[bytes], made: int) -> bytes:
+        """The text of a step's tokens, one piece each; ``made`` tokens so far."""
         ...
 
-    def close(self, text: bytes, made: int, reason: str, times: Times) -> bytes:
+    def close(self, pieces: list[bytes], made: int, reason: str, times: Times) -> bytes:
         """The last text and all that follows it, the end marker included."""
         ...
 
@@ -115,6 +115,8 @@ class Personality(Protocol):
     headers_wait: bool
     """Response headers are held back until the request is admitted."""
     checks_model: bool
+    id_prefix: tuple[str, str]
+    """Of ids of completions, and of chats."""
 
     def needs_key(self, path: str) -> bool:
         """Whether a path is closed to callers without the key, where there is one."""
