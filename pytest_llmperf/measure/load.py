@@ -16,6 +16,8 @@ class Progress:
     requested: int
     with_token: int
     """Streams whose current request has had a token, or that had one before and restarted."""
+    decoding: int
+    """Streams whose current request has had a token and still runs."""
     tokens: int
     """Output tokens so far, all streams."""
     failed: int

@@ -1,0 +1,258 @@
+"""A decode cell: drain, scout, ramp, window, close."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from pytest_llmperf.client.record import StreamRecord
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.measure.asking import Asker
+from pytest_llmperf.measure.events import CellProgress, DoesNotFit, Invalid, Step
+from pytest_llmperf.measure.gauges import Edges, GaugeWatch, Scrape, edges
+from pytest_llmperf.measure.load import Load, Progress
+from pytest_llmperf.measure.memory import Memory
+from pytest_llmperf.measure.prompts import Prompt
+from pytest_llmperf.measure.ramp import Ramp
+from pytest_llmperf.measure.requests import too_long
+from pytest_llmperf.measure.setup import Setup
+from pytest_llmperf.measure.validity import WARM_SHARE
+from pytest_llmperf.result import ClientHealth
+
+_RAMP_S = 20.0
+_EDGE_SCRAPE_S = 1.0
+_TICK_S = 0.25
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a decode cell left behind. Times are monotonic seconds."""
+
+    records: list[list[StreamRecord]]
+    health: ClientHealth
+    prompt_target: int
+    t0: float
+    t1: float
+    scrapes: list[Scrape]
+    """Inside the window."""
+    edges: Edges | None
+    whole: Edges | None
+    """From before the load to after the window."""
+    drained: bool
+    """The server was idle again after the load was cancelled."""
+
+
+class DecodeCell:
+    """Measures one decode cell once."""
+
+    def __init__(self, setup: Setup, memory: Memory, asker: Asker, cell: Cell) -> None:
+        self._setup = setup
+        self._timing = setup.timing
+        self._memory = memory
+        self._asker = asker
+        self._cell = cell
+        self._watch = GaugeWatch(setup.engine)
+        self._rate = _Rate()
+
+    async def run(self) -> Recording:
+        """Measure.
+
+        Raises:
+            Invalid: it could not be measured.
+            DoesNotFit: the server does not hold it.
+        """
+        self._report("drain", 0.0, self._timing.drain_s)
+        await self._watch.drain(self._timing.drain_s)
+        for attempt in (1, 2):
+            prompts, warm_s = await self._scout()
+            recording = await self._measure(prompts, warm_s)
+            refusal = _refusal(recording.records)
+            if refusal is None:
+                return recording
+            shortened = attempt == 1 and self._asker.shorten(
+                self._cell.context, refusal, self._setup.workload.max_tokens
+            )
+            if not shortened:
+                break
+            self._memory.shared.pop(self._cell.context, None)
+            self._memory.distinct.pop(self._cell.context, None)
+        raise DoesNotFit(self._setup.over_capacity(self._cell, f"the server refuses it: {refusal}"))
+
+    # Scout
+
+    async def _scout(self) -> tuple[list[Prompt], float]:
+        """The streams' prompts, in the server's cache, and seconds to a warm first token."""
+        self._report("scout", 0.0)
+        context, streams = self._cell.context, self._cell.concurrency
+        prompt = self._memory.shared.get(context)
+        if prompt is None:
+            prompt, answer = await self._asker.ask_fresh(context, self._setup.workload.max_tokens)
+            self._memory.shared[context] = prompt
+            self._memory.first_token_s.setdefault(context, answer.ttft)
+        answer = await self._asker.ask(prompt)
+        if self._setup.workload.prompts == "distinct" and context:
+            prompts = self._memory.distinct.setdefault(context, [prompt])
+            while len(prompts) < streams:
+                prompts.append(self._memory.prompts.make(context))
+            await self._asker.ask_all(prompts[:streams])
+            return prompts[:streams], answer.ttft
+        told = answer.cached_share is not None
+        if streams > 1 and told and self._memory.one_cache is not True:
+            # the cache may be one per slot, rank or replica: warm as many as there are streams
+            shares = [a.cached_share or 0.0 for a in await self._asker.ask_all([prompt] * streams)]
+            self._memory.one_cache = min(shares) >= WARM_SHARE
+        return [prompt] * streams, answer.ttft
+
+    # Ramp, window, close
+
+    async def _measure(self, prompts: list[Prompt], warm_s: float) -> Recording:
+        form, timing = self._memory.form, self._timing
+        limit_s = self._ramp_limit(warm_s)
+        body = {
+            id(prompt): json.dumps(form.body(prompt, self._setup.workload.max_tokens)).encode()
+            for prompt in prompts
+        }
+        load = self._setup.make_load(
+            form.path,
+            [body[id(prompt)] for prompt in prompts],
+            limit_s + timing.duration_s + timing.stall_s,
+        )
+        before = await self._watch.scrape()
+        try:
+            await load.open()
+            async with self._polling(0.2):
+                began = time.monotonic()
+                await load.start()
+                await Ramp(load, self._watch, self._memory, self._cell.concurrency).settle(
+                    timing.settle_s,
+                    limit_s,
+                    lambda reason: self._setup.over_capacity(self._cell, reason),
+                    lambda progress: self._look("ramp", began, limit_s, progress),
+                )
+            t0 = time.monotonic()
+            t1 = t0 + timing.duration_s
+            first, last = await self._run_window(load, t0, t1)
+        finally:
+            self._report("close", 0.0)
+            records, health = await load.finish()
+        inside = [s for s in self._watch.scrapes if t0 <= s.asked and s.gauges.at <= t1 + 0.5]
+        return Recording(
+            records=records,
+            health=health,
+            prompt_target=prompts[0].target,
+            t0=t0,
+            t1=t1,
+            scrapes=inside,
+            edges=edges(first, last, timing.duration_s),
+            whole=Edges(before.gauges, last.gauges) if before and last else None,
+            drained=await self._close(),
+        )
+
+    async def _run_window(
+        self, load: Load, t0: float, t1: float
+    ) -> tuple[Scrape | None, Scrape | None]:
+        """Run it; the scrapes at its edges."""
+        duration = t1 - t0
+        first = asyncio.create_task(self._watch.scrape())
+        last = asyncio.create_task(self._watch.scrape_at(t1))
+        ticking = asyncio.create_task(self._tick(load, t0, duration))
+        try:
+            async with self._polling(min(max(duration / 8, 0.5), 2.0), after_s=0.5):
+                await load.run_window(t0, t1, self._timing.stall_s)
+            if not load.progress().failed:
+                # the load goes on meanwhile, so that a slow answer still describes it
+                await asyncio.wait([first, last], timeout=_EDGE_SCRAPE_S)
+            return tuple(t.result() if t.done() else None for t in (first, last))  # type: ignore[return-value]
+        finally:
+            for task in (first, last, ticking):
+                task.cancel()
+            await asyncio.gather(first, last, ticking, return_exceptions=True)
+
+    async def _close(self) -> bool:
+        try:
+            await self._watch.drain(self._timing.drain_s)
+        except Invalid:
+            return False
+        return True
+
+    def _ramp_limit(self, warm_s: float) -> float:
+        """Seconds until all streams must run: every prompt's rest may be worked on in turn."""
+        settle = 3 * self._timing.settle_s
+        if self._timing.first_token_s is not None:
+            return settle + self._timing.first_token_s
+        return settle + _RAMP_S + 1.5 * self._cell.concurrency * warm_s
+
+    @contextlib.asynccontextmanager
+    async def _polling(self, interval_s: float, after_s: float = 0.0) -> AsyncIterator[None]:
+        async def poll() -> None:
+            await asyncio.sleep(after_s)
+            await self._watch.poll(interval_s)
+
+        task = asyncio.create_task(poll())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # Telling
+
+    async def _tick(self, load: Load, t0: float, duration: float) -> None:
+        while True:
+            self._look("window", t0, duration, load.progress())
+            await asyncio.sleep(_TICK_S)
+
+    def _look(self, step: Step, began: float, limit_s: float, progress: Progress) -> None:
+        now = time.monotonic()
+        if self._rate.due(now):
+            self._rate.add(now, progress.tokens)
+            self._report(step, now - began, limit_s - (now - began), progress)
+
+    def _report(
+        self,
+        step: Step,
+        elapsed_s: float,
+        left_s: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._setup.listener(
+            CellProgress(
+                cell=self._cell,
+                step=step,
+                elapsed_s=elapsed_s,
+                left_s=None if left_s is None else max(left_s, 0.0),
+                tok_s=self._rate.value if progress else None,
+                active=progress.decoding if progress else None,
+                tokens=progress.tokens if progress else 0,
+            )
+        )
+
+
+class _Rate:
+    """Tokens per second between two looks, for people."""
+
+    def __init__(self) -> None:
+        self._at = 0.0
+        self._tokens = 0
+        self.value: float | None = None
+
+    def due(self, now: float) -> bool:
+        return now - self._at >= _TICK_S * 0.9
+
+    def add(self, now: float, tokens: int) -> None:
+        if self._at and tokens >= self._tokens:
+            self.value = (tokens - self._tokens) / (now - self._at)
+        self._at, self._tokens = now, tokens
+
+
+def _refusal(records: list[list[StreamRecord]]) -> str | None:
+    """The words with which the server refused a request for its length."""
+    for stream in records:
+        for record in stream:
+            if record.status in (400, 413, 422) and too_long(record.error):
+                return record.error
+    return None

@@ -1,0 +1,174 @@
+"""Whether a decode cell was measured at all, and what belongs beside its numbers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmperf.client.health import client_bound
+from pytest_llmperf.measure.asking import LEAST_SHARE
+from pytest_llmperf.measure.counting import Records
+from pytest_llmperf.measure.gauges import Edges
+from pytest_llmperf.measure.repetition import identical, loops
+from pytest_llmperf.measure.summary import Decoded
+from pytest_llmperf.result import ClientHealth, Notice, ServerInfo
+
+BUSY = 0.98
+WARM_SHARE = 0.9
+_RESTART_GAPS = 0.01
+_DRIFT_SIGMAS = 3.0
+_DRIFT_LEAST = 0.01
+"""A drift smaller than this is of no interest, however sure."""
+_COUNTERS_APART = 0.05
+_CHUNKS_IN_ONE_GO = 0.5
+"""Share of tiny gaps that shows a buffer on the way, for an engine of one chunk a step."""
+_CHUNKS_IN_ONE_GO_SPECULATIVE = 0.875
+"""The same for one that may send a chunk for each of up to eight tokens a step."""
+
+
+def failure(records: Records) -> str | None:
+    """The first failure's words and how many requests share it; a success without a token counts
+    as one."""
+    requests = [record for stream in records for record in stream]
+    failed = [r for r in requests if r.end == "failed" or (r.end == "finished" and not r.stamps)]
+    if not failed:
+        return None
+    words = failed[0].error or "finished without a single token"
+    return f"{len(failed)} of {len(requests)} requests failed: {words}"
+
+
+def admitted(cell: Decoded) -> int | None:
+    """How many streams the server lets decode at once, where that is fewer than asked for: never
+    more decoded at the same time, that many did for most of the window, and the others' turn came
+    only when one of them ended. None otherwise."""
+    window = cell.window
+    turns = window.restarting > 0 and window.peak_decoding < cell.concurrency
+    return window.peak_decoding if turns and window.at_peak >= 0.5 else None
+
+
+def invalid(
+    cell: Decoded, prompt_target: int, server: ServerInfo, health: ClientHealth
+) -> str | None:
+    """Why the cell's numbers mean nothing, or None."""
+    window = cell.window
+    if cell.edges and restarted(cell.edges):
+        return "the server was restarted during the measurement"
+    counted = [r.prompt_tokens for s in cell.records for r in s if r.prompt_tokens is not None]
+    if counted and min(counted) < LEAST_SHARE * prompt_target:
+        return f"prompt truncated: the server read {min(counted):,} of {prompt_target:,} tokens"
+    if bound := client_bound(health):
+        return bound
+    if window.tokens <= 0:
+        return "no token in the window"
+    if (waited := _longest_wait(cell)) is not None:
+        return f"a restarted request had no token after {waited:.1f} s"
+    busy = window.decoding + window.restarting
+    if busy < BUSY * cell.concurrency:
+        return (
+            f"streams were not kept busy: {busy:.2f} of {cell.concurrency} on average"
+            f" (limit {BUSY:.0%})"
+        )
+    if server.speculative and _looping(cell):
+        return (
+            "repetition loops under speculative decoding make every draft right; raise the"
+            " temperature, or use another model or prompt"
+        )
+    return None
+
+
+def restarted(edges: Edges) -> bool:
+    """Whether the server process of the second scrape is another one."""
+    first, last = edges.first, edges.last
+    if first.started is not None and last.started is not None:
+        return first.started != last.started
+    before, after = first.generated_tokens, last.generated_tokens
+    return before is not None and after is not None and after < before
+
+
+def is_buffered(cell: Decoded, server: ServerInfo) -> bool:
+    """Whether something on the way collects chunks and hands them on in bursts."""
+    one_go = _CHUNKS_IN_ONE_GO_SPECULATIVE
+    if server.speculative is False:
+        one_go = _CHUNKS_IN_ONE_GO
+    return cell.tiny_gaps >= one_go
+
+
+def notices(
+    cell: Decoded, server: ServerInfo, max_tokens: int, *, buffered: bool
+) -> Iterator[Notice]:
+    """Named conditions of a valid cell."""
+    if buffered:
+        text = (
+            f"not measurable: buffered. {cell.tiny_gaps:.0%} of the chunks came in one go with"
+            " another; look for a proxy that buffers. ITL and TTFT are left out"
+        )
+        yield Notice(code="buffered", text=text)
+    edges = cell.edges
+    if edges and (preempted := edges.rose("preemptions")):
+        text = f"{preempted:.0f} preemptions in the window: the KV cache ran out"
+        yield Notice(code="preemptions", text=text)
+    if cell.gap_share > _RESTART_GAPS:
+        text = f"streams spent {cell.gap_share:.1%} of the window between two requests"
+        yield Notice(code="restart-gaps", text=text)
+    drift = cell.drift
+    if drift and abs(drift.sigmas) > _DRIFT_SIGMAS and abs(drift.change) > _DRIFT_LEAST:
+        text = f"the window's second half was {drift.change:+.1%} against its first"
+        yield Notice(code="drift", text=text)
+    yield from _endings(cell, max_tokens)
+    yield from _texts(cell, server)
+    yield from _counters(cell)
+
+
+def _endings(cell: Decoded, max_tokens: int) -> Iterator[Notice]:
+    finished = [r for stream in cell.records for r in stream if r.end == "finished"]
+    early = [
+        r
+        for r in finished
+        if r.finish_reason != "length" or (r.completion_tokens or max_tokens) < max_tokens
+    ]
+    if early:
+        text = (
+            f"{len(early)} of {len(finished)} finished requests ended before {max_tokens:,} tokens"
+            f" in spite of ignore_eos ({early[0].finish_reason}); {cell.gap_share:.1%} of the"
+            " window is prefill of restarts"
+        )
+        yield Notice(code="early-stops", text=text)
+    if any(r.usage_odd for stream in cell.records for r in stream):
+        yield Notice(code="odd-usage", text="token counts that cannot be were left out")
+
+
+def _texts(cell: Decoded, server: ServerInfo) -> Iterator[Notice]:
+    if same := identical(r for stream in cell.records for r in stream):
+        text = f"{same} requests generated the same text: is sampling really on?"
+        yield Notice(code="identical-streams", text=text)
+    if not server.speculative and (looping := _looping(cell)):
+        text = f"{looping} requests went round in circles"
+        yield Notice(code="repetition", text=text)
+
+
+def _counters(cell: Decoded) -> Iterator[Notice]:
+    running = [g.running for g in cell.seen if g.running is not None]
+    if running and min(running) > cell.concurrency:
+        text = f"at least {min(running)} requests ran on the server, {cell.concurrency} are ours"
+        yield Notice(code="other-traffic", text=text)
+        return
+    generated = cell.edges.rose("generated_tokens") if cell.edges else None
+    if cell.edges and generated:
+        theirs = generated / cell.edges.seconds
+        apart = theirs / cell.total_tok_s - 1
+        if abs(apart) > _COUNTERS_APART:
+            text = (
+                f"the server counted {theirs:,.1f} generated tok/s, we {cell.total_tok_s:,.1f}"
+                f" ({apart:+.0%})"
+            )
+            yield Notice(code="counters-disagree", text=text)
+
+
+def _looping(cell: Decoded) -> int:
+    return sum(loops(r.tail) for stream in cell.records for r in stream)
+
+
+def _longest_wait(cell: Decoded) -> float | None:
+    """Seconds a restarted request waited in vain until the window's end, far beyond the others."""
+    limit = max(5.0, 10 * max(cell.ttfts, default=0.0))
+    waits = [cell.window.t1 - c.sent for s in cell.streams for c in s[1:] if not c.stamps.size]
+    return max((wait for wait in waits if wait > limit), default=None)
