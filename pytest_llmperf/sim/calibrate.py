@@ -1,7 +1,6 @@
 """From a profile's tables to an engine that behaves like them.
 
-What a report cannot say is assumed, openly: three tokens per step under speculative decoding
-(`TYPICAL_YIELD`), and how the front end shares its time (`_fit_front_end`).
+What a report cannot say is assumed, openly: `TYPICAL_YIELD`, and the shape of `_fit_host`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,18 @@ from statistics import median
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.sim.cost import FrontEnd, PrefillCost, StepCost, Surface
-from pytest_llmperf.sim.profile import (
-    Correction,
-    DecodeRow,
-    EngineModel,
-    ProfileTables,
-)
+from pytest_llmperf.sim.cost import HostCost, PrefillCost, StepCost, Surface, rising
+from pytest_llmperf.sim.profile import Correction, DecodeRow, EngineModel, ProfileTables
 
 TYPICAL_YIELD = 3.0
 """Tokens of a speculative step where the profile has no step counters."""
 SETTLE_S = 2.0
 """What the measuring client waits before its window."""
-TTFT_TOLERANCE = 0.05
+ITL_TOLERANCE = 0.065
+"""A modelled ITL further from the report than this is corrected, under speculative decoding."""
+TOTAL_SLACK = 0.015
+"""What such a cell's total tok/s gives up, as a fraction."""
+TTFT_TOLERANCE = 0.06
 """A modelled TTFT further from the report than this is corrected."""
 
 Rows = list[list[float]]
@@ -54,81 +52,120 @@ def calibrate(tables: ProfileTables) -> EngineModel:
         )
     contexts = sorted({context for context, _ in tables.decode})
     streams = sorted({streams for _, streams in tables.decode})
-    itl = _complete(
-        [[_steady_itl(tables, c, n) for n in streams] for c in contexts],
-    )
-    steps, yields = _split(tables, contexts, streams, itl)
-    step = _step_cost(contexts, streams, steps)
-    front_end, corrections = _fit_front_end(tables, contexts, step)
-    max_model_len = tables.max_model_len or max(
-        *(context + tables.max_tokens + 1024 for context in contexts), *tables.prefill
-    )
+    corrections: list[Correction] = []
+    steps, yields, spread = _fit_decode(tables, contexts, streams, corrections)
+    step = _step_cost(steps, contexts, streams)
+    length = tables.max_model_len or max(
+        contexts[-1] + tables.max_tokens + 1024, *tables.prefill
+    )  # fmt: skip
+    alone = rising([_alone(tables, context, step) for context in contexts])
+    prefill = _prefill_cost(tables, contexts, alone, length)
     return EngineModel(
         name=tables.name,
-        max_model_len=max_model_len,
-        kv_tokens=_kv_tokens(tables, max_model_len),
+        max_model_len=length,
+        kv_tokens=_kv_tokens(tables, length),
         step=step,
-        prefill=_prefill_cost(tables, front_end, max_model_len),
-        front_end=front_end,
-        tokens_per_step=Surface.through(streams, contexts, yields),
+        prefill=prefill,
+        host=_fit_host(tables, contexts, streams, alone, step, prefill, corrections),
+        tokens_per_step=yields,
+        text_spread=spread,
         draft_tokens=tables.draft_tokens,
         corrections=tuple(corrections),
     )
 
 
 def _kv_tokens(tables: ProfileTables, max_model_len: int) -> int:
-    """The middle of what the cells leave open: the largest that fitted needs no more, the
-    smallest that did not needs more (``needed = C x (context + max_tokens)``)."""
+    """The middle of what the cells leave open: what fitted needs no more, what did not needs more
+    (``needed = C x (context + max_tokens)``)."""
     if tables.kv_tokens:
         return tables.kv_tokens
-    least = max(n * (c + tables.max_tokens) for c, n in tables.decode)
-    most = min(
-        (n * (c + tables.max_tokens) for c, n in tables.over_capacity), default=2 * least
-    )  # fmt: skip
-    return max((least + most) // 2, max_model_len + EngineModel.block_size)
+    least = max(tables.needs(*cell) for cell in tables.decode)
+    most = min((tables.needs(*cell) for cell in tables.over_capacity), default=2 * least)
+    return max((least + most) // 2, max_model_len + 2 * EngineModel.block_size)
 
 
-# Decode: time between tokens, and its two factors
+# Decode: the time between tokens, and the two factors of it
 
 
-def _steady_itl(tables: ProfileTables, context: int, streams: int) -> float | None:
-    """Seconds between tokens of a stream that give the cell's total tok/s.
+def _fit_decode(
+    tables: ProfileTables,
+    contexts: Sequence[int],
+    streams: Sequence[int],
+    corrections: list[Correction],
+) -> tuple[Surface, Surface, Surface | None]:
+    """Seconds per step, tokens per step and their spread between requests, over the grid."""
+    itl = {cell: _fit_itl(tables, cell[1], row) for cell, row in tables.decode.items()}
+    for (context, n), (_, spread) in itl.items():
+        if spread:
+            cell = Cell("decode", context, n)
+            what = "spread of ITL between requests, as a fraction"
+            corrections.append(Correction(cell, what, 0.0, spread, ""))
+    grid = [[itl.get((c, n)) for n in streams] for c in contexts]
+    steps, yields = _split(
+        tables, contexts, streams, _complete([[x[0] if x else None for x in row] for row in grid])
+    )
+    spreads = [[1.0 + (x[1] if x else 0.0) for x in row] for row in grid]
+    return (
+        Surface.through(streams, contexts, steps),
+        Surface.through(streams, contexts, yields),
+        Surface.through(streams, contexts, spreads) if any(x[1] for x in itl.values()) else None,
+    )
 
-    Total tok/s includes the gaps of streams that restart inside the window: one that ends after
-    ``max_tokens`` and waits a TTFT for its next first token.
+
+def _fit_itl(tables: ProfileTables, streams: int, row: DecodeRow) -> tuple[float, float]:
+    """The time between tokens (s) that gives a cell's total tok/s, and by what fraction it differs
+    between requests.
+
+    A median over the one or two requests of a stream counts them alike, however long each is in
+    the window; the total does not. Where ITL and total disagree for that reason, the product of
+    the two medians ITL and per-request tok/s exceeds 1: of a pair at ``m (1 - d)`` and
+    ``m (1 + d)`` it is ``1 / (1 - d^2)``. Of that spread the least that brings ITL near is used,
+    and a part of the difference is left to the total.
     """
-    row = tables.decode.get((context, streams))
-    if row is None:
-        return None
-    gap = row.ttft_ms / 1000
+    target = row.total_tok_s / streams * tables.duration_s
+    product = (row.per_request_tok_s or 0.0) * row.itl_ms / 1000
+    most = math.sqrt(1 - 1 / product) if product > 1 and tables.draft_tokens else 0.0
+    spread = 0.0
+    while True:
+        itl = streams / row.total_tok_s
+        for _ in range(20):
+            tokens, itls = _seen(tables, row, itl, spread)
+            itl *= tokens / (target * (1 - TOTAL_SLACK) if spread else target)
+        off = median(itls) / (row.itl_ms / 1000) - 1
+        if abs(off) <= ITL_TOLERANCE or spread + 0.01 > most:
+            return itl, spread
+        spread += 0.01
+
+
+def _seen(
+    tables: ProfileTables, row: DecodeRow, itl: float, spread: float
+) -> tuple[float, list[float]]:
+    """Tokens that a stream makes in the window, and the ITL of each of its requests there, when
+    every restart costs a TTFT."""
     opens, closes = SETTLE_S, SETTLE_S + tables.duration_s
-    itl = streams / row.total_tok_s
-    for _ in range(8):
-        idle, ends = 0.0, tables.max_tokens * itl
-        while ends < closes:
-            idle += max(0.0, min(ends + gap, closes) - max(ends, opens))
-            ends += gap + tables.max_tokens * itl
-        itl = streams / row.total_tok_s * (1 - idle / tables.duration_s)
-    return itl
+    start, tokens = 0.0, 0.0
+    itls: list[float] = []
+    while start < closes:
+        each = itl * (1 + spread if len(itls) % 2 else 1 - spread)
+        end = start + tables.max_tokens * each
+        tokens += max(0.0, min(end, closes) - max(start, opens)) / each
+        itls.append(each)
+        start = end + row.ttft_ms / 1000
+    return tokens, itls
 
 
 def _complete(rows: list[list[float | None]]) -> Rows:
-    """Fill the cells that were over capacity: as more streams slow the nearest context that has
-    them."""
+    """Fill in cells over capacity: there, more streams slow a context as they do the nearest
+    context that has them."""
     full: Rows = [[] for _ in rows]
     for i in range(len(rows[0])):
-        for j, row in enumerate(rows):
-            value = row[i]
-            if value is None:
-                near = min(
-                    (k for k in range(len(rows)) if rows[k][i] is not None),
-                    key=lambda k: abs(k - j),
-                )
-                value = rows[near][i]
-                assert value is not None
-                before = rows[near][i - 1] if i else None
-                if before is not None:
-                    value = full[j][i - 1] * value / before
+        known = [k for k in range(len(rows)) if rows[k][i] is not None]
+        for j in range(len(rows)):
+            near = rows[min(known, key=lambda k: abs(k - j))]
+            value, before = near[i], near[i - 1] if i else None
+            assert value is not None
+            if rows[j][i] is None and before is not None:
+                value *= full[j][i - 1] / before
             full[j].append(value)
     return full
 
@@ -138,138 +175,129 @@ def _split(
 ) -> tuple[Rows, Rows]:
     """Seconds per step and tokens per step whose quotient is the time between tokens.
 
-    Without speculation a step is a token. With it, a step's time depends on the machine, so it
-    rises with context and streams; what is left moves with the text, so it is acceptance.
+    Without speculation a step is a token. With it, a step's time is the machine's, so it rises
+    with context and streams; what is left moves with the text, so it is acceptance.
     """
     if not tables.draft_tokens:
         return itl, [[1.0] * len(streams) for _ in contexts]
-    most = tables.draft_tokens + 0.95
-    steps = [[0.0] * len(streams) for _ in contexts]
-    for i in range(len(streams)):
-        for j, value in enumerate(_rising([row[i] for row in itl])):
-            steps[j][i] = TYPICAL_YIELD * value
-    yields: Rows = []
+    columns = [rising([row[i] for row in itl]) for i in range(len(streams))]
+    steps, yields = [], []
     for j, context in enumerate(contexts):
-        steps[j] = _rising(steps[j])
-        yields.append([])
-        for i, n in enumerate(streams):
-            row = tables.decode.get((context, n))
-            known = row.tokens_per_step if row else None
-            mean = min(max(known or steps[j][i] / itl[j][i], 1.05), most)
-            yields[j].append(mean)
-            steps[j][i] = mean * itl[j][i]
+        smooth = rising([TYPICAL_YIELD * column[j] for column in columns])
+        means = [
+            _within(tables, tables.decode.get((context, n)), smooth[i] / itl[j][i])
+            for i, n in enumerate(streams)
+        ]
+        yields.append(means)
+        steps.append([mean * seconds for mean, seconds in zip(means, itl[j], strict=True)])
     return steps, yields
 
 
-def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest sequence that never falls (pool adjacent violators)."""
-    pools: list[list[float]] = []
-    for value in values:
-        pools.append([value])
-        while len(pools) > 1 and _mean(pools[-2]) > _mean(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
-    return [_mean(pool) for pool in pools for _ in pool]
+def _within(tables: ProfileTables, row: DecodeRow | None, inferred: float) -> float:
+    """Tokens per step as the profile says, else as inferred, and possible with its drafts."""
+    mean = (row.tokens_per_step if row else None) or inferred
+    return min(max(mean, 1.05), tables.draft_tokens + 0.95)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _step_cost(contexts: Sequence[int], streams: Sequence[int], steps: Rows) -> StepCost:
-    """The measured grid, and what lies beyond it: compute per stream, reads per cached token."""
+def _step_cost(steps: Surface, contexts: Sequence[int], streams: Sequence[int]) -> StepCost:
+    """The grid, and what lies beyond: compute per stream, reads per cached token."""
+    first, last, most = contexts[0], contexts[-1], streams[-1]
     stream_s = token_s = 0.0
     if len(streams) > 1:
-        stream_s = max(0.0, (steps[0][-1] - steps[0][-2]) / (streams[-1] - streams[-2]))
+        added = steps.at(most, first) - steps.at(streams[-2], first)
+        stream_s = max(0.0, added / (most - streams[-2]))
     if len(contexts) > 1:
-        span = contexts[-1] - contexts[0]
-        slopes = [(b - a) / (n * span) for a, b, n in zip(steps[0], steps[-1], streams)]
-        token_s = max(0.0, median(slopes))
-    surface = Surface.through(streams, contexts, steps)
-    return StepCost(surface, streams[-1], contexts[-1], stream_s, token_s)
+        added = median((steps.at(n, last) - steps.at(n, first)) / n for n in streams)
+        token_s = max(0.0, added / (last - first))
+    return StepCost(steps, most, last + 0.0, stream_s, token_s)
 
 
 # Prompts
 
 
-def _prefill_cost(tables: ProfileTables, front_end: FrontEnd, max_model_len: int) -> PrefillCost:
-    """Cumulative seconds through the rows' tok/s, host work taken off. A row above the model's
-    length is a prompt trimmed to 65 tokens below it."""
-    tokens, seconds = [0.0], [0.0]
-    for context in sorted(tables.prefill):
-        prompt = min(context, max_model_len - 65)
-        time = prompt / tables.prefill[context].tok_s - front_end.leaves(1, prompt)
-        if prompt > tokens[-1]:
-            tokens.append(prompt)
-            seconds.append(max(time, seconds[-1] + 1e-6 * (prompt - tokens[-2])))
-    return PrefillCost(tuple(tokens), tuple(seconds))
-
-
-# The front end
-
-
-def _fit_front_end(
-    tables: ProfileTables, contexts: Sequence[int], step: StepCost
-) -> tuple[FrontEnd, list[Correction]]:
-    """Host work per request, and how a burst queues for it.
-
-    A request alone takes what TTFT leaves beside one step. The median request of a burst of C is
-    number ``(C + 1) / 2``; it also waits half a step and takes one. The model: its queueing is
-    ``(a + b context) (place - 1) ** g``, one a, b and g for the profile. A cell that this misses
-    is corrected.
-    """
-    alone = _rising([_alone(tables, context, step) for context in contexts])
-    points = [
-        (j, place, row, row.ttft_ms / 1000 - 1.5 * step.seconds(max(1, int(place)), context))
-        for j, context in enumerate(contexts)
-        for (c, n), row in sorted(tables.decode.items())
-        if c == context and (place := (n + 1) / 2) > 1
-    ]
-    a, b, g = _fit_queue([
-        (contexts[j], place, target - alone[j], row.ttft_ms) for j, place, row, target in points
-    ])  # fmt: skip
-    places = sorted({1.0, *(place for _, place, _, _ in points)})
-    places.append(2 * places[-1] + 1)
-    known = {(j, place): (row, target) for j, place, row, target in points}
-    corrections: list[Correction] = []
-    curves = []
-    for j, context in enumerate(contexts):
-        curve = [alone[j]]
-        off = 0.0
-        for place in places[1:]:
-            model = alone[j] + max(0.0, a + b * context) * (place - 1) ** g
-            value = model + off
-            if (j, place) in known:
-                row, target = known[j, place]
-                value = model
-                if abs(target - model) > TTFT_TOLERANCE * row.ttft_ms / 1000:
-                    value = target
-                    cell = Cell("decode", context, round(2 * place - 1))
-                    corrections.append(
-                        Correction(cell, "host queue of the median request", model * 1000,
-                                   max(value, curve[-1]) * 1000, "ms")
-                    )  # fmt: skip
-                off = value - model
-            curve.append(max(value, curve[-1]))
-        curves.append(tuple(curve))
-    return FrontEnd(tuple(contexts), tuple(places), tuple(curves)), corrections
-
-
 def _alone(tables: ProfileTables, context: int, step: StepCost) -> float:
-    """Host seconds of a single request: TTFT of the cell with the fewest streams, less a step."""
+    """Host seconds of a lone request: TTFT of the cell with the fewest streams, less a step."""
     n = min(streams for c, streams in tables.decode if c == context)
     return max(1e-3, tables.decode[context, n].ttft_ms / 1000 - step.seconds(n, context))
 
 
-def _fit_queue(
-    points: Sequence[tuple[int, float, float, float]],
+def _prefill_cost(
+    tables: ProfileTables, contexts: Sequence[int], alone: Sequence[float], max_model_len: int
+) -> PrefillCost:
+    """Cumulative seconds through the rows' tok/s, host work taken off. A row above the model's
+    length is a prompt trimmed to 65 tokens below it."""
+    host = HostCost(tuple(contexts), (1.0,), tuple((value,) for value in alone))
+    tokens, seconds = [0.0], [0.0]
+    for context in sorted(tables.prefill):
+        prompt = min(context, max_model_len - 65)
+        if prompt <= tokens[-1]:
+            continue
+        time = prompt / tables.prefill[context].tok_s - host.seconds(1, prompt)
+        seconds.append(max(time, seconds[-1] + 1e-6 * (prompt - tokens[-1])))
+        tokens.append(prompt)
+    return PrefillCost(tuple(tokens), tuple(seconds))
+
+
+# The host
+
+
+def _fit_host(
+    tables: ProfileTables,
+    contexts: Sequence[int],
+    streams: Sequence[int],
+    alone: Sequence[float],
+    step: StepCost,
+    prefill: PrefillCost,
+    corrections: list[Correction],
+) -> HostCost:
+    """Host seconds of a request while so many are at the front end.
+
+    The model adds ``(a + b context) (n - 1) ** g`` to a lone request's: one a, b and g for the
+    whole profile. What a burst waits beyond the host is one step, with every prompt's last block
+    in it. Where the model misses a cell's TTFT it is corrected, and the correction listed.
+    """
+    targets = {}
+    for (context, n), row in tables.decode.items():
+        tail = prefill.seconds(context - min(context, EngineModel.block_size), context)
+        burst = max(n * tail, step.seconds(n, context))
+        targets[context, n] = max(1e-3, row.ttft_ms / 1000 - burst)
+    base = dict(zip(contexts, alone, strict=True))
+    a, b, g = _fit_sharing([
+        (c, n, seconds - base[c], tables.decode[c, n].ttft_ms / 1000)
+        for (c, n), seconds in targets.items() if n > 1
+    ])  # fmt: skip
+    at_once = sorted({1, *streams, 2 * streams[-1]})
+    rows = []
+    for context in contexts:
+        values: list[float] = []
+        off = 0.0
+        for n in at_once:
+            model = base[context] + (a + b * context) * (n - 1) ** g
+            target = targets.get((context, n))
+            if target is None:
+                values.append(max(model + off, values[-1] if values else 0.0))
+                continue
+            off = 0.0
+            if abs(target - model) > TTFT_TOLERANCE * tables.decode[context, n].ttft_ms / 1000:
+                off = target - model
+                cell = Cell("decode", context, n)
+                what = f"host work on a request while {n} are at the front end"
+                corrections.append(Correction(cell, what, 1000 * model, 1000 * target, "ms"))
+            values.append(model + off)
+        rows.append(tuple(values))
+    return HostCost(tuple(contexts), tuple(at_once), tuple(rows))
+
+
+def _fit_sharing(
+    points: Sequence[tuple[int, int, float, float]],
 ) -> tuple[float, float, float]:
-    """Least squares, relative to each TTFT, of ``(a + b context) (place - 1) ** g``."""
+    """Least squares of seconds ``(a + b context) (n - 1) ** g``, each relative to its TTFT."""
     best = (math.inf, 0.0, 0.0, 1.0)
-    for g in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5):
-        rows = [((p - 1) ** g / w, c * (p - 1) ** g / w, y / w) for c, p, y, w in points]
-        xx, xz, zz = (sum(r[i] * r[k] for r in rows) for i, k in ((0, 0), (0, 1), (1, 1)))
-        xy, zy = (sum(r[i] * r[2] for r in rows) for i in (0, 1))
+    for g in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4):
+        rows = [((n - 1) ** g / w, c * (n - 1) ** g / w, y / w) for c, n, y, w in points]
+        xx, xz, zz, xy, zy = (
+            sum(r[i] * r[k] for r in rows) for i, k in ((0, 0), (0, 1), (1, 1), (0, 2), (1, 2))
+        )
         det = xx * zz - xz * xz
         a, b = (xy / xx if xx else 0.0), 0.0
         if det > 1e-9 * xx * zz:

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean as mean
 
 
 def _place(nodes: Sequence[float], x: float) -> tuple[int, float]:
@@ -24,6 +25,17 @@ def piecewise(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
         return ys[0]
     i = min(bisect_left(xs, x), len(xs) - 1)
     return ys[i - 1] + (ys[i] - ys[i - 1]) * (x - xs[i - 1]) / (xs[i] - xs[i - 1])
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls (pool adjacent violators)."""
+    pools: list[list[float]] = []
+    for value in values:
+        pools.append([value])
+        while len(pools) > 1 and mean(pools[-2]) > mean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    return [mean(pool) for pool in pools for _ in pool]
 
 
 @dataclass(frozen=True)
@@ -103,23 +115,20 @@ class PrefillCost:
 
 
 @dataclass(frozen=True)
-class FrontEnd:
-    """Host work on a request before the scheduler sees it: parsing, templating, tokenizing.
-
-    Requests that come together queue here. ``seconds[c][i]`` is when the ``places[i]``-th request
-    of a burst leaves, for prompts of ``contexts[c]`` tokens; half places are what medians need.
-    """
+class HostCost:
+    """Seconds of host work on a request before the scheduler sees it: parsing, tokenizing."""
 
     contexts: tuple[float, ...]
-    places: tuple[float, ...]
-    seconds: tuple[tuple[float, ...], ...]
+    at_once: tuple[float, ...]
+    seconds_for: tuple[tuple[float, ...], ...]
+    """One row per context, one entry per number of requests at the front end at once."""
 
-    def leaves(self, place: int, tokens: int) -> float:
-        """Seconds after the burst's arrival at which its ``place``-th request (from 1) is done."""
+    def seconds(self, at_once: int, tokens: int) -> float:
+        """For a prompt of ``tokens``, while ``at_once`` requests share the host."""
         j, v = _place(self.contexts, tokens)
-        time = piecewise(self.places, self.seconds[j], place)
+        time = piecewise(self.at_once, self.seconds_for[j], at_once)
         if v:
-            time += (piecewise(self.places, self.seconds[j + 1], place) - time) * v
+            time += (piecewise(self.at_once, self.seconds_for[j + 1], at_once) - time) * v
         return time
 
 

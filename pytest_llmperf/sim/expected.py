@@ -6,6 +6,7 @@ a scout, C requests at once, restarts at once, a window a settle time after all 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from statistics import median
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.sim.calibrate import SETTLE_S, calibrate
 from pytest_llmperf.sim.profile import Correction, EngineModel, ProfileTables
-from pytest_llmperf.sim.scheduler import Scheduler, SimRequest, Step
+from pytest_llmperf.sim.scheduler import Scheduler, SimRequest, Step, Tokens
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def residuals(tables: ProfileTables) -> Fit:
     over = {
         cell
         for cell in {*tables.decode, *tables.over_capacity}
-        if not engine.fits(*cell, tables.max_tokens)
+        if tables.needs(*cell) > engine.kv_tokens
     }
     return Fit(tuple(found), engine.corrections, frozenset(over))
 
@@ -164,68 +165,78 @@ class _Decode:
         self.current: dict[str, tuple[int, _Stream]] = {}
 
     def measure(self, duration_s: float, settle_s: float) -> Expected:
-        scheduler, n = self.scheduler, self.cell.concurrency
-        engine = scheduler.engine
-        now = 0.0
+        scheduler = self.scheduler
+        start = 0.0
         for text in sorted(set(self.texts)):
-            scout = _request(engine, f"scout-{text}", self.cell.context, 1, text)
-            now = _scout(scheduler, scout, now)[1]
-        for i in range(n):
-            self._send(i, now)
-        with_token = set()
-        opens = closes = float("inf")
-        counters: list[tuple[float, int, int]] = []
-        late = set(range(n))
-        for now, step in _steps(scheduler, now):
+            scout = _request(scheduler.engine, f"scout-{text}", self.cell.context, 1, text)
+            start = _scout(scheduler, scout, start)[1]
+        for i in range(self.cell.concurrency):
+            self._send(i, start)
+        opens = closes = math.inf
+        counters = []
+        open_ended: set[str] | None = None
+        """Requests that the window's right edge found decoding: they run to their next token."""
+        for now, step in _steps(scheduler, start):
             for tokens in step.tokens:
-                i, stream = self.current[tokens.id]
-                stream.times.append(now)
-                stream.totals.append(tokens.total)
-                with_token.add(i)
-                if now >= closes:
-                    late.discard(i)
-                if tokens.finish:
-                    stream.ended = True
-                    del self.current[tokens.id]
-                    if now < closes:
-                        self._send(i, now)
-                    else:
-                        late.discard(i)
-            if opens == float("inf") and len(with_token) == n:
+                self._arrive(tokens, now, restart=now < closes)
+            if opens == math.inf and all(self._has_token(done) for done in self.requests):
                 opens = now + settle_s
                 closes = opens + duration_s
-            stats = scheduler.stats
-            counters.append((now, stats.drafts, stats.generation_tokens))
-            waiting = {i for i, stream in self.current.values() if not stream.times}
-            if now >= closes and not late - waiting:
-                break
-        return self._reduce(opens, closes)
+            counters.append((now, scheduler.stats.drafts, scheduler.stats.generation_tokens))
+            if now >= closes:
+                if open_ended is None:
+                    open_ended = {key for key, (_, s) in self.current.items() if s.times}
+                open_ended -= {tokens.id for tokens in step.tokens}
+                if not open_ended:
+                    break
+        return self._reduce(opens, closes, counters)
 
     def _send(self, i: int, now: float) -> None:
         done = self.requests[i]
         request = _request(
-            self.scheduler.engine, f"{i}.{len(done)}", self.cell.context, self.max_tokens,
+            self.scheduler.engine,
+            f"{i}.{len(done)}",
+            self.cell.context,
+            self.max_tokens,
             self.texts[i],
-        )  # fmt: skip
+        )
         stream = _Stream(now)
         done.append(stream)
         self.current[request.id] = (i, stream)
         self.scheduler.submit(request, now)
 
-    def _reduce(self, opens: float, closes: float) -> Expected:
+    def _arrive(self, tokens: Tokens, now: float, restart: bool) -> None:
+        i, stream = self.current[tokens.id]
+        stream.times.append(now)
+        stream.totals.append(tokens.total)
+        if tokens.finish:
+            stream.ended = True
+            del self.current[tokens.id]
+            if restart:
+                self._send(i, now)
+
+    @staticmethod
+    def _has_token(done: list[_Stream]) -> bool:
+        return len(done) > 1 or bool(done[0].times)
+
+    def _reduce(
+        self, opens: float, closes: float, counters: list[tuple[float, int, int]]
+    ) -> Expected:
+        seconds = closes - opens
         streams = [stream for done in self.requests for stream in done]
-        made = sum(_curve(s, closes) - _curve(s, opens) for s in streams)
         ttfts = [s.times[0] - s.sent for s in streams if s.times]
-        inside = [_inside(s, opens, closes) for s in streams]
-        rates = [r for r in inside if r is not None and r[0] >= 10 and r[1] >= 1.0]
-        rates = rates or [r for r in inside if r is not None]
-        itl = median([seconds / tokens for _, seconds, tokens in rates]) if rates else None
+        inside = [r for s in streams if (r := _inside(s, opens, closes)) is not None]
+        rates = [r for r in inside if r[0] >= 10 and r[1] >= 1.0] or inside
+        first, last = (bisect_left(counters, (edge, 0, 0)) for edge in (opens, closes))
+        drafts, made = (counters[last][k] - counters[first][k] for k in (1, 2))
         return Expected(
             self.cell,
             ttft_ms=1000 * median(ttfts),
-            total_tok_s=made / (closes - opens),
-            itl_ms=1000 * itl if itl else None,
+            total_tok_s=sum(_curve(s, closes) - _curve(s, opens) for s in streams) / seconds,
+            itl_ms=1000 * median([s / t for _, s, t in rates]) if rates else None,
             per_request_tok_s=median([t / s for _, s, t in rates]) if rates else None,
+            steps_s=drafts / seconds if drafts else None,
+            tokens_per_step=made / drafts if drafts else None,
             completed=sum(1 for s in streams if s.ended and opens <= s.times[-1] < closes),
             preemptions=self.scheduler.stats.preemptions,
         )

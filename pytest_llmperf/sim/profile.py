@@ -1,4 +1,4 @@
-"""The simulated engine's fixed part: what it holds, what its steps cost, and how a run varies it."""
+"""The simulated engine: what it holds, what its steps cost, and how one run varies it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statistics import median
 
 from pytest_llmperf.baseline.schema import Baseline, CellBaseline
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.sim.cost import FrontEnd, PrefillCost, StepCost, Surface
+from pytest_llmperf.sim.cost import HostCost, PrefillCost, StepCost, Surface
 from pytest_llmperf.sim.parameters import Slow
 
 
@@ -22,6 +22,7 @@ class DecodeRow:
     total_tok_s: float
     itl_ms: float
     ttft_ms: float
+    per_request_tok_s: float | None = None
     tokens_per_step: float | None = None
     """None: the profile has no step counters, the split is inferred."""
 
@@ -53,6 +54,10 @@ class ProfileTables:
     kv_tokens: int | None = None
     """None: the middle of what the cells that fit and those that do not leave open."""
 
+    def needs(self, context: int, concurrency: int) -> int:
+        """KV tokens a cell asks for by the reports' rule: all reserved, nothing shared."""
+        return concurrency * (context + self.max_tokens)
+
     @classmethod
     def from_baseline(cls, baseline: Baseline) -> ProfileTables:
         """The tables of a baseline file; the median where it has several runs."""
@@ -74,8 +79,9 @@ class ProfileTables:
                 and (itl := _typical(stored, "itl_ms"))
                 and (ttft := _typical(stored, "ttft_ms"))
             ):
+                rate = _typical(stored, "per_request_tok_s")
                 yields = _typical(stored, "tokens_per_step")
-                decode[key] = DecodeRow(total, itl, ttft, yields)
+                decode[key] = DecodeRow(total, itl, ttft, rate, yields)
         runs = list(baseline.runs.values())
         command = next((run.launch_command for run in runs if run.launch_command), "")
         drafts = re.search(r"num_speculative_tokens\W+(\d+)", command)
@@ -145,9 +151,12 @@ class EngineModel:
     kv_tokens: int
     step: StepCost
     prefill: PrefillCost
-    front_end: FrontEnd
+    host: HostCost
     tokens_per_step: Surface
     """Mean tokens of a decode step; 1 everywhere without speculative decoding."""
+    text_spread: Surface | None = None
+    """One plus what a request's text does to its tokens per step: time between tokens is less by
+    this fraction in every other request, and more in the rest. None: nothing."""
     draft_tokens: int = 0
     block_size: int = 16
     max_num_seqs: int = 1024
@@ -216,17 +225,16 @@ class EngineModel:
         """Seconds to compute a prompt's tokens from ``start`` to ``end``."""
         return self.prefill.seconds(start, end) / self.prefill_speed
 
-    def host_s(self, place: int, tokens: int) -> float:
-        """When the ``place``-th request of a burst leaves the front end; see `FrontEnd`."""
-        return self.front_end.leaves(place, tokens) / self.host_speed
+    def host_s(self, at_once: int, tokens: int) -> float:
+        """Seconds a request spends at the front end while ``at_once`` share it."""
+        return self.host.seconds(at_once, tokens) / self.host_speed
 
-    def mean_tokens(self, sequences: int, tokens: float) -> float:
-        """Mean tokens that a decode step yields per sequence, between 1 and 1 + draft_tokens."""
-        if not self.draft_tokens:
-            return 1.0
-        mean = 1.0 + (self.tokens_per_step.at(sequences, tokens) - 1.0) * self.acceptance
-        return min(mean, 1.0 + self.draft_tokens)
+    def mean_tokens(self, sequences: int, tokens: float) -> tuple[float, float]:
+        """Mean tokens that a decode step yields, between 1 and 1 + draft_tokens: for a request of
+        easy text and for one of hard text."""
+        mean = self.tokens_per_step.at(sequences, tokens)
+        spread = self.text_spread.at(sequences, tokens) - 1.0 if self.text_spread else 0.0
+        return self._accepted(mean / (1.0 - spread)), self._accepted(mean / (1.0 + spread))
 
-    def fits(self, context: int, concurrency: int, max_tokens: int) -> bool:
-        """The reports' rule of capacity: nothing is shared, every token is reserved."""
-        return concurrency * (context + max_tokens) <= self.kv_tokens
+    def _accepted(self, mean: float) -> float:
+        return min(1.0 + max(0.0, mean - 1.0) * self.acceptance, 1.0 + self.draft_tokens)

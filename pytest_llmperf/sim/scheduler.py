@@ -6,107 +6,26 @@ duration and sends what it yielded; a calculation does the same with a clock of 
 
 from __future__ import annotations
 
-import heapq
-import math
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, count
-from typing import Literal, NamedTuple
+from itertools import accumulate
+from typing import Literal
 
-from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.sim.cost import acceptance_for
+from pytest_llmperf.sim.host import HostQueue
 from pytest_llmperf.sim.memory import BlockPool
+from pytest_llmperf.sim.messages import Admission, SimRequest, Stats, Step, Tokens, TooLong
 from pytest_llmperf.sim.profile import EngineModel
 
-
-class TooLong(LlmPerfError):
-    """A request asks for more tokens than the model's length; an engine answers it with 400."""
-
-    def __init__(self, prompt_tokens: int, max_tokens: int, max_model_len: int) -> None:
-        super().__init__(
-            f"the model's maximum context length is {max_model_len} tokens, but the request has "
-            f"{prompt_tokens} prompt tokens and asks for {max_tokens} more; shorten either"
-        )
-        self.prompt_tokens = prompt_tokens
-        self.max_tokens = max_tokens
-        self.max_model_len = max_model_len
-
-
-@dataclass(slots=True)
-class SimRequest:
-    """A request as the front end hands it over."""
-
-    id: str
-    prompt_tokens: int
-    block_hashes: Sequence[int]
-    """Chained hashes of the prompt's full blocks, in order (`EngineModel.block_size` each)."""
-    max_tokens: int
-    ignore_eos: bool = True
-
-
-class Tokens(NamedTuple):
-    """What one request got from a step."""
-
-    id: str
-    new: int
-    total: int
-    """Generated so far, these included."""
-    first: bool
-    finish: Literal["stop", "length"] | None
-
-
-class Admission(NamedTuple):
-    """A request that left the queue in a step."""
-
-    id: str
-    cached_tokens: int
-    """Prompt tokens found in the prefix cache."""
-    again: bool
-    """It had been admitted before and was preempted."""
-
-
-@dataclass(slots=True)
-class Step:
-    """One forward pass. Everything in it takes effect when its duration is over."""
-
-    duration_s: float
-    tokens: list[Tokens] = field(default_factory=list)
-    admitted: list[Admission] = field(default_factory=list)
-    preempted: list[str] = field(default_factory=list)
-    waiting: bool = False
-    """Nothing runs; the front end is at work. May be cut short by a request that comes or goes."""
-
-
-@dataclass(slots=True)
-class Stats:
-    """Gauges as of the last step, and totals since the start."""
-
-    running: int = 0
-    waiting: int = 0
-    kv_use: float = 0.0
-    """Fraction of the KV blocks in use."""
-    steps: int = 0
-    requests: int = 0
-    """Finished or cancelled."""
-    preemptions: int = 0
-    prefix_queries: int = 0
-    """Prompt tokens looked up in the prefix cache."""
-    prefix_hits: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
+__all__ = ["Admission", "Scheduler", "SimRequest", "Stats", "Step", "Tokens", "TooLong"]
 
 
 class _Sequence:
     """A request inside the engine."""
 
     __slots__ = (
-        "admitted", "capacity", "computed", "finish", "generated", "hashes", "id", "length",
+        "admitted", "capacity", "computed", "finish", "generated", "hard", "hashes", "id", "length",
         "limit", "owed", "private", "prompt", "shared", "state", "target",
     )  # fmt: skip
 
@@ -125,6 +44,8 @@ class _Sequence:
         self.shared: list[int] = []
         self.private = 0
         self.admitted = False
+        self.hard = False
+        """Of the two kinds of text, the one that is drafted less well."""
         self.owed = 0.0
         """Part of a token not yet given, where acceptance is not random."""
         self.state: Literal["arriving", "waiting", "running", "gone"] = "arriving"
@@ -147,13 +68,10 @@ class Scheduler:
         self._random = random.Random(f"steps-{seed}")
         self._average = average
         self._sequences: dict[str, _Sequence] = {}
-        self._arriving: list[tuple[float, int, _Sequence]] = []
+        self._host: HostQueue[_Sequence] = HostQueue(engine.host_s)
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
-        self._order = count()
-        self._burst_place = 0
-        self._burst_start = 0.0
-        self._front_end_free = -math.inf
+        self._texts = 0
         self._acceptance: dict[int, list[float]] = {}
 
     def __len__(self) -> int:
@@ -176,16 +94,22 @@ class Scheduler:
         if not request.ignore_eos:
             answer = min(answer, 1 + int(self._random.expovariate(1 / self.engine.mean_answer)))
         sequence = _Sequence(request, answer)
+        if answer > 1:
+            self._texts += 1
+            sequence.hard = self._texts % 2 == 0
         self._sequences[request.id] = sequence
-        leaves = self._front_end(sequence.prompt, now)
-        heapq.heappush(self._arriving, (leaves, next(self._order), sequence))
+        self._arrive(now)
+        self._host.add(sequence, sequence.prompt, now)
 
     def cancel(self, request_id: str, now: float) -> None:
         """Drop a request, wherever it is; unknown ids are ignored."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is None:
             return
-        if sequence.state == "waiting":
+        self._arrive(now)
+        if sequence.state == "arriving":
+            self._host.remove(sequence)
+        elif sequence.state == "waiting":
             self._waiting.remove(sequence)
         elif sequence.state == "running":
             self._running.remove(sequence)
@@ -198,10 +122,8 @@ class Scheduler:
         """Schedule and run one step that starts now; None when there is nothing at all to do."""
         self._arrive(now)
         if not self._running and not self._waiting:
-            if not self._arriving:
-                self._gauges()
-                return None
-            return Step(self._arriving[0][0] - now, waiting=True)
+            self._gauges()
+            return Step(self._host.next_done() - now, waiting=True) if self._host else None
         step = Step(0.0)
         decoding, chunks = self._schedule(step)
         self.stats.steps += 1
@@ -210,27 +132,11 @@ class Scheduler:
         self._settle(step, tokens)
         return step
 
-    # The front end
-
-    def _front_end(self, tokens: int, now: float) -> float:
-        """When a request that comes now is through the front end, queueing included."""
-        if now >= self._front_end_free:
-            self._burst_place = 0
-        self._burst_place += 1
-        place, cost = self._burst_place, self.engine.host_s
-        alone = now + cost(1, tokens)
-        if place > 1:
-            turn = cost(place, tokens) - cost(place - 1, tokens)
-            alone = max(alone, self._front_end_free + turn)
-        self._front_end_free = alone
-        return alone
-
     def _arrive(self, now: float) -> None:
-        while self._arriving and self._arriving[0][0] <= now:
-            sequence = heapq.heappop(self._arriving)[2]
-            if sequence.state != "gone":
-                sequence.state = "waiting"
-                self._waiting.append(sequence)
+        """Queue the requests that the front end is done with."""
+        for sequence in self._host.done(now):
+            sequence.state = "waiting"
+            self._waiting.append(sequence)
 
     # Scheduling
 
@@ -334,7 +240,7 @@ class Scheduler:
                 held += sequence.length
             mean = held / len(decoding)
             time = engine.decode_s(len(decoding), mean)
-            tokens = self._draw(decoding, engine.mean_tokens(len(decoding), mean))
+            tokens = self._draw(decoding, mean)
         for sequence, chunk in chunks:
             end = sequence.computed + chunk
             prefill += engine.prefill_s(sequence.computed, end)
@@ -350,23 +256,25 @@ class Scheduler:
         step.duration_s = time
         return tokens
 
-    def _draw(self, decoding: list[_Sequence], mean: float) -> list[tuple[_Sequence, int]]:
+    def _draw(self, decoding: list[_Sequence], held: float) -> list[tuple[_Sequence, int]]:
+        """How many tokens each decoding sequence yields."""
         drafts, stats = self.engine.draft_tokens, self.stats
         if not drafts:
             return [(sequence, 1) for sequence in decoding]
+        means = self.engine.mean_tokens(len(decoding), held)
         tokens: list[tuple[_Sequence, int]] = []
         accepted = 0
         if self._average:
             for sequence in decoding:
-                owed = sequence.owed + mean
+                owed = sequence.owed + means[sequence.hard]
                 number = int(owed)
                 sequence.owed = owed - number
                 tokens.append((sequence, number))
                 accepted += number - 1
         else:
-            bounds, draw = self._bounds(mean), self._random.random
+            bounds, draw = [self._bounds(mean) for mean in means], self._random.random
             for sequence in decoding:
-                number = 1 + bisect_right(bounds, draw())
+                number = 1 + bisect_right(bounds[sequence.hard], draw())
                 tokens.append((sequence, number))
                 accepted += number - 1
         stats.drafts += len(decoding)
