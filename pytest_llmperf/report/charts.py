@@ -202,7 +202,7 @@ def _scale(largest: float, *, whole: bool = False) -> tuple[float, list[float]]:
     """The top of an axis from zero and its ticks: 1, 2 or 5 times a power of ten apart."""
     if largest <= 0:
         return 1.0, [0.0, 1.0]
-    rough = largest / 4
+    rough = largest / 5
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(f * power for f in (1, 2, 5, 10) if f * power >= rough * 0.999)
     if whole:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.grid import Cell, format_tokens
@@ -53,39 +53,32 @@ def compare(views: Sequence[View], names: Sequence[str]) -> list[Table]:
     prefills = sorted({Cell.parse(r.cell).context for view in views for r in view.prefills})
     tables = []
     if contexts:
+        caption = "Total tok/s, and change against the first run, by context and requests at once"
         groups = [
-            _group(
-                context, levels, views, names, lambda view, level, c=context: view.decode(c, level)
-            )
+            _group(context, names, [[v.decode(context, level) for level in levels] for v in views])
             for context in contexts
         ]
-        caption = (
-            "Total tok/s, and change against the first run, by context and simultaneous requests"
-        )
         tables.append(Table("Sustained decode", caption, [str(level) for level in levels], groups))
     if prefills:
-        groups = [
-            _group(context, [1], views, names, lambda view, _, c=context: view.prefill(c))
-            for context in prefills
-        ]
         caption = "Prompt tok/s, and change against the first run, by context"
+        groups = [_group(c, names, [[view.prefill(c)] for view in views]) for c in prefills]
         tables.append(Table("Prefill", caption, ["tok/s"], groups))
     return tables
 
 
 def _group(
-    context: int,
-    levels: Sequence[int],
-    views: Sequence[View],
-    names: Sequence[str],
-    find: Callable[[View, int], CellRecord | None],
+    context: int, names: Sequence[str], runs: Sequence[Sequence[CellRecord | None]]
 ) -> Group:
-    first = [find(views[0], level) for level in levels]
     rows = [
-        Row(name, [_entry(find(view, level), None if view is views[0] else base)
-                   for level, base in zip(levels, first, strict=True)])
-        for view, name in zip(views, names, strict=True)
-    ]  # fmt: skip
+        Row(
+            name,
+            [
+                _entry(record, None if n == 0 else base)
+                for record, base in zip(records, runs[0], strict=True)
+            ],
+        )
+        for n, (name, records) in enumerate(zip(names, runs, strict=True))
+    ]
     return Group(format_tokens(context), rows)
 
 

@@ -256,7 +256,7 @@ def _environment() -> Environment:
 
 @cache
 def _text(name: str) -> str:
-    return files("pytest_llmperf.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return (files("pytest_llmperf.report") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

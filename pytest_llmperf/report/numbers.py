@@ -8,10 +8,13 @@ MISSING = "—"
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """Write ``1,037.5``: thousands grouped, ``digits`` decimals, at least 2 significant ones."""
+    """Write ``1,037.5``: thousands grouped, ``digits`` decimals, more if it would lose meaning.
+
+    A small value that is not whole keeps two significant digits: ``0.53``, and ``4.2`` of 0.
+    """
     if value is None:
         return MISSING
-    if value and abs(value) < 10:
+    if 0 < abs(value) < 10 and value != round(value, digits):
         digits = max(digits, 1 - math.floor(math.log10(abs(value))))
     return f"{value:,.{digits}f}"
 

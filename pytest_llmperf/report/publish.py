@@ -15,5 +15,10 @@ def publish(run: RunResult, name: str, path: Path) -> None:
     Raises:
         OSError: when the file cannot be written; an older one is then left as it was.
     """
-    render = {"html": html.render, "json": json.dumps, "md": markdown.render}[name]
-    write_atomically(path, render(run))
+    if name == "html":
+        text = html.render([run])
+    elif name == "json":
+        text = json.dumps(run)
+    else:
+        text = markdown.render(run)
+    write_atomically(path, text)

@@ -190,7 +190,7 @@ def _lists(view: View) -> list[Line]:
 
 
 def _notes(view: View) -> list[Line]:
-    notes = [note for note in view.notes if not note.startswith("Simulated:")]
+    notes = list(view.notes)
     for code, text, cells in view.cell_warnings:
         notes.append(f"{code}: {text} ({', '.join(cells)})")
     return [_text(f"note: {note}", "yellow") for note in notes]

@@ -90,6 +90,10 @@ class View:
         return f"{self.model} on {self.machine}" if self.machine else self.model
 
     @property
+    def date(self) -> str:
+        return self.run.date.replace("T", " ")
+
+    @property
     def engine(self) -> str:
         server = self.run.server
         return " ".join(part for part in (server.engine, server.version) if part) if server else ""
@@ -145,9 +149,9 @@ class View:
             ("Quantization", self._quantization),
             *((_label(key), info.get(key)) for key in _ENGINE_INFO),
             ("Longest sequence", _tokens(server.max_model_len)),
-            ("Requests decoded at once", server.max_num_seqs),
+            ("Most at once", server.max_num_seqs),
             ("KV cache", _tokens(server.kv_tokens)),
-            ("KV cache according to", server.kv_source),
+            ("KV source", server.kv_source),
             ("Speculative decoding", server.speculative),
             ("Prefix cache", server.prefix_cache),
         ]
@@ -157,7 +161,7 @@ class View:
     def run_facts(self) -> list[Fact]:
         run, server, settings = self.run, self.run.server, self.run.settings
         facts: list[tuple[str, str | int | bool | None]] = [
-            ("Date", run.date),
+            ("Date", self.date),
             ("Served model", server.model if server else None),
             ("Model root", server.model_root if server else None),
             ("URL", run.url or None),
@@ -187,9 +191,9 @@ class View:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know about the run as a whole, the gravest first."""
+        """What to know about the run as a whole, beside that it is simulated."""
         run = self.run
-        notes = [SIMULATED_NOTE] if run.simulated else []
+        notes = []
         if run.interrupted:
             notes.append(f"Stopped early: {run.interrupted}")
         elif not run.finished:

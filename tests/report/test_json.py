@@ -1,0 +1,101 @@
+"""``results.json``: strict, atomic, and described by its published schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.report import json as results
+from pytest_llmperf.result import RunResult
+from tests.support.results import SECRET, published_run, troubled_run
+
+
+@pytest.mark.parametrize("run", [published_run(), troubled_run()], ids=["green", "troubled"])
+def test_a_run_comes_back_as_it_was_but_for_its_secrets(run: RunResult, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "results.json"
+    results.write(run, path)
+    assert SECRET not in path.read_text(encoding="utf-8")
+    back = results.read(path)
+    assert back.cells == run.cells
+    assert back.model_copy(update={"run_info": {}}) == run.model_copy(update={"run_info": {}})
+
+
+def test_the_published_schema_is_in_step_with_the_models() -> None:
+    """Run ``python -m pytest_llmperf.report.json`` into the file after changing a model."""
+    assert results.SCHEMA_FILE.read_text(encoding="utf-8") == results.schema_text()
+
+
+def test_results_satisfy_the_published_schema_and_a_stray_field_does_not() -> None:
+    schema = json.loads(results.SCHEMA_FILE.read_text(encoding="utf-8"))
+    document = json.loads(results.dumps(troubled_run()))
+    jsonschema.Draft202012Validator(schema).validate(document)
+    document["cells"][0]["speed"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="speed"):
+        jsonschema.Draft202012Validator(schema).validate(document)
+
+
+def test_a_number_that_is_none_never_reaches_the_file(tmp_path: Path) -> None:
+    """Also one that slipped past validation: the old file stays whole."""
+    path = tmp_path / "results.json"
+    results.write(published_run(), path)
+    before = path.read_bytes()
+    run = published_run()
+    broken = run.settings.model_copy(update={"duration_s": float("nan")})
+    with pytest.raises(ValueError, match="JSON"):
+        results.write(run.model_copy(update={"settings": broken}), path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    path.write_text("old")
+
+    def fail(self: Path, target: Path) -> None:
+        raise OSError("disk gone")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk gone"):
+        results.write(published_run(), path)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{\n  nonsense", r"line 2: not JSON"),
+        ('{"schema_version": NaN}', "NaN, which is no number"),
+        ("[]", "not a results file of pytest-llmperf"),
+        ('{"results": []}', "no schema_version"),
+        ('{"schema_version": 99}', r"schema_version is 99, this release reads 1; read it with"),
+        ('{"schema_version": 1, "date": 3}', r"results.json: "),
+    ],
+)
+def test_a_bad_file_is_one_clear_error(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message) as error:
+        results.read(path)
+    assert "results.json" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_bad_field_is_named_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    document = json.loads(results.dumps(published_run()))
+    document["cells"][3]["measurement"]["ttft_ms"] = "fast"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"cells\[3\]\.measurement\.ttft_ms: "):
+        results.read(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*gone\.json: No such file"):
+        results.read(tmp_path / "gone.json")

@@ -1,0 +1,131 @@
+"""The terminal summary: complete in plain text, within the width, colour only on top."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_llmperf.report.terminal import plain, render
+from pytest_llmperf.result import RunResult
+from tests.support.results import SECRET, published_run, report_rows, troubled_run
+
+
+def matrix(text: str) -> dict[tuple[str, int], str]:
+    """Read the decode matrix back from the text, folded or not."""
+    found, levels = {}, []
+    block = text.split("Sustained decode")[1].split("\n\n")[0]
+    for line in block.splitlines()[1:]:
+        words = line.split()
+        if not line.startswith(" ") and words:
+            found.update({(words[0], level): v for level, v in zip(levels, words[1:], strict=True)})
+        elif words and all(word.isdigit() for word in words):
+            levels = [int(word) for word in words]
+    return found
+
+
+@pytest.mark.parametrize("name", ["rtxpro6k_x4", "h200nvl_x2"])
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_matrix_shows_each_cell_of_the_report(name: str, width: int) -> None:
+    shown = matrix(plain(render(published_run(name), width)))
+    rows = [row for row in report_rows(name) if row["phase"] == "decode"]
+    assert len(shown) == len(rows)
+    for row in rows:
+        text = shown[row["context"], int(row["concurrency"])]
+        if row["status"] == "over_capacity":
+            assert text == "overcap"
+        else:
+            assert float(text.replace(",", "")) == float(row["total_tok_s"])
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_matrix_and_tables_keep_within_the_width(width: int) -> None:
+    text = plain(render(troubled_run(), width))
+    tables = [
+        line for line in text.splitlines() if re.match(r"(\d+K|tok/s|change|TTFT| {8,})", line)
+    ]
+    assert len(tables) > 15
+    assert max(map(len, tables)) <= max(width, 70)
+
+
+def test_prefill_shows_rate_and_ttft_of_each_context() -> None:
+    text = plain(render(published_run()))
+    block = text.split("Prefill:")[1].split("\n\n")[0].splitlines()[1:]
+    rows = {line.split()[0]: line.split()[1:] for line in block[1:]}
+    published = [row for row in report_rows() if row["phase"] == "prefill"]
+    assert block[0].split() == [row["context"] for row in published]
+    for label, column in (("tok/s", "total_tok_s"), ("TTFT", "ttft_ms")):
+        numbers = [float(text.replace(",", "")) for text in rows[label]]
+        assert numbers == [float(row[column]) for row in published]
+
+
+def test_without_colour_a_regression_stands_out_with_all_its_numbers() -> None:
+    text = plain(render(troubled_run()))
+    assert "!-13.8%" in text
+    assert "! regressed" in text
+    assert "REGRESSED decode[8K-c16]" in text
+    assert re.search(r"total tok/s +892\.0 +769\.0 +-13\.8 % +±7\.0 %  worse, weak", text)
+    assert "slower steps (the engine got slower)" in text
+    assert "tok/s of the 3 attempts: 769.0, 769.0, 769.0" in text
+
+
+def test_every_other_outcome_is_listed() -> None:
+    text = plain(render(troubled_run()))
+    assert "INVALID decode[32K-c8]\n  2 of 8 requests failed" in text
+    assert "CAPACITY REGRESSION decode[64K-c32]\n  needs 2,228,224 KV tokens" in text
+    assert "IMPROVED decode[16K-c2]: total tok/s 213.2 -> 250.8 (+17.6 %)" in text
+    assert "UNGATED decode[507K-c2]" in text
+    assert "NEW decode[128K-c8]" in text
+    assert "UPDATED decode[256K-c1]" in text
+    assert "Stale: decode[4K-c1]" in text
+    assert "preemptions: 3 requests were preempted (decode[8K-c16])" in text
+    assert "2 REGRESSED, 1 INVALID, 1 CAPACITY REGRESSION, 35 PASS, 21 OVERCAP" in text
+
+
+def test_the_end_is_the_command_that_measures_the_failed_cells_again() -> None:
+    lines = plain(render(troubled_run())).splitlines()
+    assert lines[-2] == "Measure the failed cells again:"
+    assert lines[-1].count("::test_") == 4
+    assert "'perf_tests/test_decode.py::test_decode[8K-c16]'" in lines[-1]
+    assert lines[-1].endswith("--llm-url http://gpu1:8000 --hardware rtxpro6k_x4")
+    assert plain(render(troubled_run(), rerun="pytest --lf")).endswith("\n  pytest --lf")
+    assert "again" not in plain(render(published_run()))
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (published_run(), "No regression in 64 cells"),
+        (published_run(compared=False), "nothing compared. Why: no hardware profile was named"),
+        (published_run(simulated=True), "SIMULATED: numbers of the built-in simulator"),
+        (published_run(finished=False, interrupted="Ctrl-C"), "Stopped early: Ctrl-C"),
+        (published_run(cells=[]), "Nothing was measured"),
+    ],
+    ids=["green", "no profile", "simulated", "interrupted", "empty"],
+)
+def test_what_kind_of_run_it_was_is_said(run: RunResult, words: str) -> None:
+    assert words in plain(render(run))
+
+
+def test_a_run_in_which_nothing_is_gated_is_not_called_good() -> None:
+    run = published_run()
+    cells = [
+        record.model_copy(
+            update={
+                "comparisons": [c.model_copy(update={"gated": False}) for c in record.comparisons]
+            }
+        )
+        for record in run.cells
+    ]
+    assert "Nothing could be judged" in plain(render(run.model_copy(update={"cells": cells})))
+
+
+def test_no_secret_is_shown() -> None:
+    run = published_run(interrupted=f"HTTP 401: invalid key {SECRET}")
+    assert SECRET not in plain(render(run))
+
+
+def test_styles_are_names_that_pytest_knows() -> None:
+    known = {"red", "green", "yellow", "cyan", "bold"}
+    styles = {name for line in render(troubled_run()) for part in line for name in part.markup}
+    assert {"red", "green"} <= styles <= known
