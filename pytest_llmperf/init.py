@@ -74,15 +74,14 @@ def _files(folder: Path) -> Iterator[tuple[str, str]]:
     for source in sorted(shipped("perf_tests").glob("*.py")):
         yield f"perf_tests/{source.name}", source.read_text(encoding="utf-8")
     yield "baselines/README.md", _BASELINES_README
-    yield (_EXAMPLE if _is_configured(folder) else _CONFIG), config_text()
+    present = {name: mark for name, mark in _CONFIGURED.items() if (folder / name).is_file()}
+    configured = any(mark in _read(folder / name) for name, mark in present.items())
+    ours = _read(folder / _CONFIG) == config_text()
+    yield (_EXAMPLE if configured and not ours else _CONFIG), config_text()
 
 
-def _is_configured(folder: Path) -> bool:
-    files = ((folder / name, mark) for name, mark in _CONFIGURED.items())
-    return any(
-        path.is_file() and mark in path.read_text(encoding="utf-8", errors="replace")
-        for path, mark in files
-    )
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
 
 def config_text() -> str:

@@ -109,7 +109,7 @@ def plan(
         ConfigError: the run may not update this profile at all: interrupted, a simulated run and
             a real profile (or the reverse), another model or machine, other settings.
     """
-    _refuse(old, run)
+    refuse(old, run)
     run_id, facts = _name_run(old, run, reason)
     cells = dict(old.baseline.cells) if old else {}
     decisions = []
@@ -130,6 +130,14 @@ def plan(
     return Plan(before, rewrite(old, new), tuple(decisions))
 
 
+def decide(
+    old: Loaded | None, record: CellRecord, mode: UpdateMode, reason: str | None
+) -> Decision:
+    """What ``plan`` will decide for one cell, while its test still runs."""
+    stored = old.baseline.cells.get(record.cell) if old else None
+    return _decide(stored, record, "now", mode, reason)[0]
+
+
 def apply(plan: Plan, path: Path, old: Loaded | None) -> bool:
     """Write a plan to the user's file of the profile; False when there is nothing to write.
 
@@ -144,7 +152,12 @@ def apply(plan: Plan, path: Path, old: Loaded | None) -> bool:
     return True
 
 
-def _refuse(old: Loaded | None, run: RunResult) -> None:
+def refuse(old: Loaded | None, run: RunResult) -> None:
+    """Whether a run may update this profile at all.
+
+    Raises:
+        ConfigError: it may not, and why.
+    """
     if run.interrupted:
         raise ConfigError(f"baseline not updated: the run was interrupted ({run.interrupted})")
     if run.server is None or run.profile is None:
@@ -206,7 +219,7 @@ def _decide(
         what = "does not fit any more" if capacity_lost else "worse than the baseline"
         return no("refused", f'{what}; --llm-update-reason "…" accepts it')
     why = "new" if is_new else "worse" if worse else "better" if better else "within its noise"
-    if mode == "add" and old is not None and not is_new and not capacity_lost:
+    if mode == "add" and old and not old.over_capacity and not new.over_capacity:
         new = _append(old, new)
     return Decision(record.cell, "accepted", why), new
 

@@ -1,0 +1,115 @@
+"""Whether a server may be compared with a baseline."""
+
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.baseline.file import load, loads
+from pytest_llmperf.baseline.match import Matching, compare
+from pytest_llmperf.baseline.profiles import shipped
+from pytest_llmperf.baseline.schema import Baseline
+from pytest_llmperf.result import RunSettings, ServerInfo
+from tests.baseline.samples import SMALL
+
+BASELINE = loads(
+    SMALL.replace(
+        "max_tokens: 256,",
+        "max_tokens: 256, method: 1, endpoint: chat, prompts: shared, sampling: t1, "
+        'extra_body: "", text_hash: abc,',
+    ),
+    "x",
+)
+SETTINGS = RunSettings(
+    duration_s=5, max_tokens=256, method=1, endpoint="chat", prompts="shared", sampling="t1",
+    text_hash="abc", capacity="try", contexts=[1], concurrency=[1], prefill_contexts=[],
+)  # fmt: skip
+FACTS = {"gpu": "NVIDIA H200 NVL", "gpu_count": "2"}
+
+
+def judge(
+    baseline: Baseline = BASELINE, facts: Any = FACTS, settings: Any = None, **server: Any
+) -> Matching:
+    info = ServerInfo.model_validate({"engine": "vllm", "model": "m", **server})
+    return compare(baseline, info, SETTINGS.model_copy(update=settings or {}), facts)
+
+
+def fields(facts: Any) -> set[str]:
+    return {fact.field for fact in facts}
+
+
+def test_all_agrees_though_duration_capacity_mode_and_grid_differ() -> None:
+    assert judge() == Matching((), ())
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"model": "m"},
+        {"model": "org/model"},
+        {"model": "alias", "model_root": "org/model"},
+        {"model": "m", "model_root": "/models/copy"},
+    ],
+)
+def test_a_model_agrees_by_root_id_or_served_name(server: dict[str, str]) -> None:
+    assert not judge(**server).mismatches
+
+
+def test_other_models_of_the_server_do_not_count() -> None:
+    """A router serves many; the requests go to one."""
+    matching = judge(model="other", models=["m", "other"])
+    assert [str(fact) for fact in matching.mismatches] == [
+        "model: baseline org/model or m, here other"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"max_tokens": 4096}, "max_tokens"),
+        ({"method": 2}, "method"),
+        ({"endpoint": "completions"}, "endpoint"),
+        ({"prompts": "distinct"}, "prompts"),
+        ({"sampling": "t0"}, "sampling"),
+        ({"text_hash": "def"}, "text_hash"),
+        ({"extra_body": '{"a": 1}'}, "extra_body"),
+    ],
+)
+def test_settings_that_must_agree(settings: dict[str, Any], field: str) -> None:
+    assert fields(judge(settings=settings).mismatches) == {field}
+
+
+def test_engine_and_hardware_must_agree() -> None:
+    matching = judge(facts={"gpu": "H100", "gpu_count": 4}, engine="sglang")
+    assert fields(matching.mismatches) == {"gpu", "gpu_count", "engine"}
+    text = matching.explain("lab")
+    assert "gpu: baseline H200 NVL, here H100" in text
+    assert "gpu_count: baseline 2, here 4" in text
+    assert "--llm-allow-mismatch" in text
+
+
+def test_what_cannot_be_seen_is_unverified() -> None:
+    """A GPU over HTTP, and an engine behind a plain proxy."""
+    matching = judge(facts={}, engine="generic")
+    assert not matching.mismatches
+    assert fields(matching.unverified) == {"gpu", "gpu_count", "engine"}
+    assert fields(judge(facts={"engine": "sglang"}, engine="generic").mismatches) == {"engine"}
+
+
+def test_what_the_baseline_does_not_know_is_unverified_and_shown() -> None:
+    """The shipped profiles were made by another tool: its sampling and text are not known."""
+    baseline = load(shipped("baselines") / "rtxpro6k_x4.yaml")
+    matching = judge(baseline, {}, {"max_tokens": 4096}, model="deepseek")
+    assert not matching.mismatches
+    settings = {"endpoint", "sampling", "extra_body", "text_hash"}
+    assert fields(matching.unverified) == {"gpu", "gpu_count", *settings}
+    assert "text_hash: baseline unknown, here abc" in map(str, matching.unverified)
+
+
+def test_what_the_baseline_does_not_ask_for_is_not_mentioned() -> None:
+    bare = BASELINE.model_copy(update={"match": BASELINE.match.model_copy(update={"gpu": None})})
+    assert judge(bare, {"gpu": "H100", "gpu_count": 2}) == Matching((), ())
+
+
+def test_the_simulator_is_compared_and_stamped() -> None:
+    assert judge(facts={}, simulated=True).simulated
+    assert fields(judge(model="x", simulated=True).mismatches) == {"model"}
