@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_llmperf.client.http import Unreachable
 from pytest_llmperf.engines.answers import complaint, read_json, whole
 from pytest_llmperf.engines.base import Api, Engine
 from pytest_llmperf.engines.cards import Card, choose, read_cards
@@ -20,6 +20,7 @@ from pytest_llmperf.result import ServerInfo
 LOADING_S = 600.0
 """A server that says it is loading is waited for this long, unless told otherwise."""
 _MODELS_KEPT = 100
+_HOPELESS = ("dns", "not-http")
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 2.0
 
@@ -43,7 +44,6 @@ async def connect(
     wait_s: float | None = None,
     kv_tokens: int | None = None,
     run_info: Mapping[str, str] | None = None,
-    metrics_url: str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Connected:
     """Wait until the server is ready; find its model, engine and limits.
@@ -56,7 +56,6 @@ async def connect(
             that answers 503 is waited for in any case, this long or ``LOADING_S``.
         kv_tokens: ``--llm-kv-tokens``; stands in for what the server says.
         run_info: ``--llm-run-info``; fills what the server does not tell.
-        metrics_url: where the metrics are if not below the server's root; asked with the key.
         say: told once what is being waited for.
 
     Raises:
@@ -67,8 +66,8 @@ async def connect(
     status, text = await _wait_until_ready(api, wait_s, say)
     cards = await _list_models(api, status, text, model)
     card = choose(cards, model)
-    kind = named or await detect(api, card, metrics_url)
-    found = kind(api, card, MetricsPage(api, metrics_url))
+    kind = named or await detect(api, card)
+    found = kind(api, card, MetricsPage(api))
     info = await found.describe()
     if info.started is not None and await _answers_in_turn(found, info.started):
         found.page.give_up("several servers answer here in turn")
@@ -91,21 +90,26 @@ async def _wait_until_ready(
     """Answer of ``/v1/models`` once neither it nor ``/health`` says that the server loads."""
     began = time.monotonic()
     pause, said = _FIRST_PAUSE_S, False
+    # a gateway in front of a server that starts; without --llm-wait it is one that is broken
+    unready = (503,) if wait_s is None else (502, 503, 504)
     while True:
         waited = time.monotonic() - began
         try:
             (health, health_text), (status, text) = await asyncio.gather(
                 api.get("/health"), api.get("/v1/models")
             )
-        except ServerUnusable as error:
+        except Unreachable as error:
             reason, limit = str(error), wait_s or 0.0
-            if waited >= limit or _is_tls(error):
-                raise ServerUnusable(_unreachable(error, wait_s)) from error
+            if error.cause == "tls":
+                raise ServerUnusable(f"{error} (--llm-ca FILE, --llm-insecure)") from error
+            if error.cause in _HOPELESS or waited >= limit:
+                raise
         else:
-            if 503 not in (health, status):
+            if health != 503 and status not in unready:
                 return status, text
-            words = complaint(text if status == 503 else health_text)
-            reason, limit = f"HTTP 503: {words}", LOADING_S if wait_s is None else wait_s
+            bad = (status, text) if status in unready else (health, health_text)
+            reason = f"HTTP {bad[0]}: {complaint(bad[1])}"
+            limit = LOADING_S if wait_s is None else wait_s
             if waited >= limit:
                 raise ServerUnusable(
                     f"the server was not ready after {waited:.0f} s ({reason}); "
@@ -116,22 +120,6 @@ async def _wait_until_ready(
             said = True
         await asyncio.sleep(max(min(pause, limit - waited), 0.01))
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-
-
-def _is_tls(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, ssl.SSLError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _unreachable(error: ServerUnusable, wait_s: float | None) -> str:
-    if _is_tls(error):
-        return f"{error}\nName the server's CA with --llm-ca FILE, or use --llm-insecure."
-    if wait_s:
-        return f"{error} (waited {wait_s:.0f} s)\nIs the server running, and is --llm-url right?"
-    return f"{error}\nStart the server, correct --llm-url, or wait for it with --llm-wait SECONDS."
 
 
 async def _list_models(api: Api, status: int, text: str, wanted: str | None) -> list[Card]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_llmperf.client.words import error_words
 from pytest_llmperf.redact import redact
 
 _LARGEST = 2**53
@@ -58,9 +59,4 @@ def word(value: Any, limit: int = 200) -> str | None:
 
 def complaint(text: str) -> str:
     """A server's own words in an error answer, on one line, secrets removed."""
-    body = read_json(text)
-    found = None
-    if isinstance(body, dict):
-        for value in (body.get("error"), body.get("detail"), body.get("message")):
-            found = found or word(child(value, "message") or value)
-    return redact(found or word(text) or "no text")
+    return redact(word(error_words(text), 300) or "no text")

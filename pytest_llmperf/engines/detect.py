@@ -61,11 +61,11 @@ def engine_named(name: str) -> type[Generic]:
     raise ConfigError(f"--llm-engine: {name!r} is none of {names}")
 
 
-async def detect(api: Api, card: Card, metrics_url: str | None = None) -> type[Generic]:
+async def detect(api: Api, card: Card) -> type[Generic]:
     """Tell the engine by the owner in its model card, else by one round of parallel requests."""
     if card.owned_by in _OWNERS:
         return _OWNERS[card.owned_by]
-    page = MetricsPage(api, metrics_url)
+    page = MetricsPage(api)
     metrics, answers = await asyncio.gather(
         page.fetch(), asyncio.gather(*(ask(api, path) for path, _, _ in _TELLING))
     )

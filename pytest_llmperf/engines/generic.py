@@ -29,7 +29,7 @@ class Generic:
         self.card = card
         self.page = page
         if not self.prefixes:
-            page.give_up("this kind of server has none that are known")
+            page.give_up("none are known for this kind of server")
 
     async def describe(self) -> ServerInfo:
         """What ``/v1/models`` says."""

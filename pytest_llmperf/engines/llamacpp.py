@@ -71,7 +71,7 @@ class LlamaCpp(Generic):
         return Gauges(at=time.monotonic(), running=busy)
 
     def read_gauges(self, at: float, scrape: Scrape) -> Gauges:
-        """Its prompt counter leaves cached tokens out, so queries are the sum of both."""
+        """Its prompt counter leaves cached tokens out, so both are added for all prompt tokens."""
         computed = scrape.total("llamacpp:prompt_tokens_total")
         cached = scrape.total("llamacpp:prompt_tokens_cached_total")
         queries = computed + cached if computed is not None and cached is not None else None
@@ -80,7 +80,7 @@ class LlamaCpp(Generic):
             running=scrape.count("llamacpp:requests_processing"),
             waiting=scrape.count("llamacpp:requests_deferred"),
             kv_use=scrape.peak("llamacpp:kv_cache_usage_ratio"),
-            prompt_tokens=computed,
+            prompt_tokens=queries if queries is not None else computed,
             generated_tokens=scrape.total("llamacpp:tokens_predicted_total"),
             prefix_queries=queries,
             prefix_hits=cached,

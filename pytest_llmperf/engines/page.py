@@ -33,14 +33,14 @@ class MetricsPage:
     """Text of a server's metrics, with the time of its arrival.
 
     Attributes:
-        path: where it is; an absolute URL when the user named one.
+        path: where it is, below the server's root.
         missing: why there is none, for people; None while there is, or nobody has looked.
     """
 
-    def __init__(self, api: Api, url: str | None = None) -> None:
+    def __init__(self, api: Api, path: str = "/metrics") -> None:
         self._api = api
         self._seen = False
-        self.path = url or "/metrics"
+        self.path = path
         self.missing: str | None = None
 
     async def fetch(self) -> tuple[float, str] | None:
@@ -52,10 +52,6 @@ class MetricsPage:
         if self.missing is not None:
             return None
         status, text = await try_get(self._api, self.path)
-        if 300 <= status < 400 and not self._seen:
-            # a mounted application redirects to its own root
-            status, text = await try_get(self._api, self.path + "/")
-            self.path += "/"
         at = time.monotonic()
         if status == 200:
             self._seen = True
