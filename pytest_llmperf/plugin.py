@@ -13,9 +13,10 @@ from pytest_llmperf.selection import Selection
 
 if TYPE_CHECKING:
     from pytest_llmperf.fixture import Llm
+    from pytest_llmperf.session import Run
 
 SELECTION = pytest.StashKey[Selection]()
-RUN = pytest.StashKey["Run"]()
+RUN: pytest.StashKey[Run] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,7 +61,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     items = selection.ours(session.items)
     if not items or config.option.collectonly:
         return
-    from pytest_llmperf.session import start_run
+    from pytest_llmperf.startup import start_run
 
     try:
         config.stash[RUN] = start_run(selection, items)

@@ -10,7 +10,6 @@ from pathlib import Path
 from pytest_llmperf import __version__, update
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.profiles import profile_path
-from pytest_llmperf.capacity import fits
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.grid import Cell
@@ -28,7 +27,7 @@ from pytest_llmperf.result import (
     ServerInfo,
     Status,
 )
-from pytest_llmperf.settings import METHOD, Connection, Settings
+from pytest_llmperf.settings import Connection, Settings
 from pytest_llmperf.verdict import Gate, count, fails, judge, needs_confirmation
 
 CONFIRMATIONS = 2
@@ -80,26 +79,6 @@ class Run:
 
     async def measure(self, cell: Cell) -> Measurement:
         """Measure one cell once; never raises for what a server does."""
-        settings = self.settings
-        capacity = fits(
-            cell,
-            settings.capacity,
-            self.server,
-            settings.workload.max_tokens,
-            settings.kv_tokens,
-            settings.workload.prompts,
-        )
-        if capacity is not None:
-            return Measurement(
-                phase=cell.phase,
-                context=cell.context,
-                concurrency=cell.concurrency,
-                status=Status.OVER_CAPACITY,
-                reason=capacity.reason,
-                capacity=capacity,
-                started=now(),
-                method=METHOD,
-            )
         measure = self._measurer.prefill if cell.phase == "prefill" else self._measurer.decode
         measurement = await run_apart(lambda: measure(cell))
         if measurement.status is Status.INVALID:

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_llmperf import update
 from pytest_llmperf.baseline.file import Loaded, read
-from pytest_llmperf.baseline.match import match
+from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.profiles import find_profile, profile_path
 from pytest_llmperf.capacity import fits
 from pytest_llmperf.client.api import ServerApi
@@ -64,7 +65,6 @@ def start_run(selection: Selection, items: list[pytest.Item]) -> Run:
                 wait_s=settings.wait_s,
                 kv_tokens=settings.kv_tokens,
                 run_info=settings.run_info,
-                metrics_url=connection.metrics_url,
                 say=say,
             )
         )
@@ -88,10 +88,11 @@ def _build(
     server = connected.info
     with closers:
         run_settings = _describe(settings)
-        warnings, gate = [], None
+        warnings: list[Notice] = []
+        gate = None
         if profile is not None:
-            warnings, compare = _check_match(settings, run_settings, server, profile)
-            if compare:
+            warnings, comparable = _check_match(settings, run_settings, server, profile)
+            if comparable:
                 gate = Gate.build(
                     profile.baseline.hardware.profile,
                     profile.baseline.cells,
@@ -115,6 +116,8 @@ def _build(
             closers.pop_all(), say,
         )  # fmt: skip
     built.warnings += warnings
+    if settings.update:
+        update.refuse(profile, built.result(finished=False))
     return built
 
 
@@ -139,7 +142,7 @@ def _reach(
 ) -> Connection:
     """The connection; for the simulator after starting it, else after locking the server."""
     if is_spec(url):
-        handle = start(url, settings.hardware, settings.baselines_dir)
+        handle = start(url, hardware=settings.hardware, baselines=settings.baselines_dir)
         closers.callback(handle.close)
         return read_connection(values, handle.url)
     connection = read_connection(values, url)
@@ -169,7 +172,7 @@ def _check_match(
     settings: Settings, run_settings: RunSettings, server: ServerInfo, profile: Loaded
 ) -> tuple[list[Notice], bool]:
     """Notices on what could not be checked, and whether the run may be compared at all."""
-    matching = match(profile.baseline, server, run_settings, settings.run_info)
+    matching = compare(profile.baseline, server, run_settings, settings.run_info)
     notices = []
     if matching.mismatches:
         if not settings.allow_mismatch:
@@ -196,9 +199,7 @@ def _announce(built: Run, cells: list[Cell], say: Callable[[str], None]) -> None
     fitting = [
         cell
         for cell in cells
-        if fits(
-            cell, settings.capacity, server, load.max_tokens, settings.kv_tokens, load.prompts
-        )
+        if fits(cell, settings.capacity, server, load.max_tokens, settings.kv_tokens, load.prompts)
         is None
     ]
     rates = {}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import itertools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 
-from pytest_llmperf.baseline import store
+from pytest_llmperf.baseline import facts, store
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.schema import (
@@ -21,34 +19,16 @@ from pytest_llmperf.baseline.schema import (
     Baseline,
     BaselineSettings,
     CellBaseline,
-    Hardware,
-    Match,
     Run,
 )
 from pytest_llmperf.baseline.splice import rewrite
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.redact import redact, redact_all
 from pytest_llmperf.result import CellRecord, Measurement, RunResult, Status
 from pytest_llmperf.settings import UpdateMode
 
 Action = Literal["accepted", "kept", "refused", "pruned"]
-
-_HARDWARE = tuple(name for name in Hardware.model_fields if name != "profile")
-_TOLD = (
-    "engine_version",
-    "quantization",
-    "backend",
-    "repository",
-    "build",
-    "commit",
-    "driver",
-    "revision",
-    "launch_command",
-    "note",
-)
-"""Facts of a run that ``--llm-run-info`` may tell."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +90,7 @@ def plan(
             a real profile (or the reverse), another model or machine, other settings.
     """
     refuse(old, run)
-    run_id, facts = _name_run(old, run, reason)
+    run_id, run_facts = facts.name_run(old.baseline if old else None, run, reason)
     cells = dict(old.baseline.cells) if old else {}
     decisions = []
     for record in run.cells:
@@ -126,7 +106,7 @@ def plan(
     before = old.text if old else ""
     if not any(d.action in ("accepted", "pruned") for d in decisions):
         return Plan(before, before, tuple(decisions))
-    new = _merge(old.baseline if old else None, run, run_id, facts, cells, decisions)
+    new = _merge(old.baseline if old else None, run, run_id, run_facts, cells, decisions)
     return Plan(before, rewrite(old, new), tuple(decisions))
 
 
@@ -197,7 +177,7 @@ def _decide(
     try:
         new = _store_cell(measured, run_id)
     except ValidationError as error:
-        return no("refused", f"invalid: {_first(error)}")
+        return no("refused", f"invalid: {facts.first_problem(error)}")
     if old is not None and _same(old, new, run_id):
         return no("kept", "unchanged")
 
@@ -259,57 +239,19 @@ def _append(old: CellBaseline, new: CellBaseline) -> CellBaseline:
     return CellBaseline.model_validate({"runs": runs, **lists})
 
 
-def _name_run(old: Loaded | None, run: RunResult, reason: str | None) -> tuple[str, Run]:
-    """The id of the run, from its date, and its facts; the same run keeps the id it has."""
-    facts = _run_facts(run, reason)
-    known = old.baseline.runs if old else {}
-    first = re.sub(r"[^\w-]", "", run.date[:19]) or "run"
-    for run_id in itertools.chain([first], (f"{first}-{n}" for n in itertools.count(2))):
-        if run_id not in known or known[run_id].date == facts.date:
-            return run_id, facts
-    raise AssertionError("count does not end")
-
-
-def _run_facts(run: RunResult, reason: str | None) -> Run:
-    assert run.server is not None
-    server = run.server
-    told = redact_all(dict(run.run_info))
-    notes = [told.get("note"), f"accepted: {redact(reason)}" if reason else None]
-    sources = {r.measurement.token_source for r in run.cells if r.measurement} - {None}
-    facts: dict[str, Any] = {
-        **{name: told[name] for name in _TOLD if told.get(name)},
-        "date": run.date,
-        "engine": server.engine,
-        "engine_version": server.version or told.get("engine_version"),
-        "quantization": server.quantization or told.get("quantization"),
-        "served_model": server.model,
-        "bench": f"pytest-llmperf {run.llmperf_version}",
-        "token_source": ", ".join(sorted(map(str, sources))) or None,
-        "max_model_len": server.max_model_len or None,
-        "kv_tokens": server.kv_tokens or None,
-        "simulated": run.simulated or server.simulated,
-        "note": "; ".join(filter(None, notes)) or None,
-        "info": {k: v for k, v in told.items() if k not in (*_TOLD, *_HARDWARE, "engine")},
-    }
-    try:
-        return Run.model_validate(facts)
-    except ValidationError as error:
-        raise ConfigError(f"--llm-run-info: {_first(error)}") from None
-
-
 def _merge(
     old: Baseline | None,
     run: RunResult,
     run_id: str,
-    facts: Run,
+    run_facts: Run,
     cells: Mapping[str, CellBaseline],
     decisions: Iterable[Decision],
 ) -> Baseline:
     used = {name for cell in cells.values() for name in cell.runs}
-    runs = {**(old.runs if old else {}), run_id: facts}
-    base = old or _new_profile(run)
+    runs = {**(old.runs if old else {}), run_id: run_facts}
+    base = old or facts.new_profile(run)
     # settings that an old file did not know are known once no cell of its remains
-    known = base.settings if used != {run_id} else _settings(run)
+    known = base.settings if used != {run_id} else facts.known_settings(run)
     actions = {decision.action for decision in decisions}
     return base.model_copy(
         update={
@@ -338,43 +280,3 @@ def _axes(
         declared = [v for v in getattr(settings, name) if v in values or not prune]
         axes[name] = declared if values <= set(declared) else sorted(values.union(declared))
     return axes
-
-
-def _settings(run: RunResult) -> BaselineSettings:
-    told = run.settings.model_dump()
-    return BaselineSettings.model_validate(
-        {name: value for name, value in told.items() if value != "" or name == "extra_body"}
-    )
-
-
-def _new_profile(run: RunResult) -> Baseline:
-    assert run.server is not None
-    told: dict[str, Any] = {**run.run_info, **run.hardware}
-    hardware = {name: told[name] for name in _HARDWARE if told.get(name)}
-    try:
-        for name, read in (("gpu_count", int), ("vram_gb", float)):
-            if name in hardware:
-                hardware[name] = read(hardware[name])
-        return Baseline(
-            simulated=run.simulated or run.server.simulated,
-            hardware=Hardware.model_validate({"profile": run.profile, **hardware}),
-            match=Match(
-                gpu=hardware.get("gpu"),
-                gpu_count=hardware.get("gpu_count"),
-                model=run.server.model_root or run.server.model,
-                served_model=run.server.model,
-                engine=run.server.engine,
-            ),
-            settings=_settings(run),
-            runs={},
-            cells={},
-        )
-    except ValidationError as error:
-        raise ConfigError(f"--llm-run-info: {_first(error)}") from None
-    except ValueError as error:
-        raise ConfigError(f"--llm-run-info: gpu_count and vram_gb are numbers ({error})") from None
-
-
-def _first(error: ValidationError) -> str:
-    detail = error.errors()[0]
-    return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
