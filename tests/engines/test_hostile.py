@@ -25,37 +25,13 @@ from tests.engines.fake import FakeApi, models, run
 from tests.support.scripted import Reply, Request, ScriptedServer
 
 KEYS = st.sampled_from(
-    [
-        "version",
-        "context_length",
-        "max_total_num_tokens",
-        "internal_states",
-        "dp_size",
-        "memory_usage",
-        "token_capacity",
-        "default_generation_settings",
-        "n_ctx",
-        "total_slots",
-        "params",
-        "models",
-        "details",
-        "data",
-        "id",
-        "state",
-        "max_batch_total_tokens",
-        "max_total_tokens",
-        "kvCacheStats",
-        "usedNumBlocks",
-        "maxNumBlocks",
-        "numActiveRequests",
-        "iterLatencyMS",
-        "count",
-        "tokens",
-        "prompt",
-        "root",
-        "aliases",
-        "max_model_len",
-    ]
+    """
+    version context_length max_total_num_tokens internal_states dp_size memory_usage
+    token_capacity default_generation_settings n_ctx total_slots params models details
+    data id state max_batch_total_tokens max_total_tokens kvCacheStats usedNumBlocks
+    maxNumBlocks numActiveRequests iterLatencyMS count tokens prompt root aliases
+    max_model_len
+    """.split()  # noqa: SIM905
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
