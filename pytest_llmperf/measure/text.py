@@ -17,10 +17,10 @@ _VOWELS = frozenset("aeiou")
 _ARTICLES = (" a", " A")
 
 INSTRUCTION = (
-    "\n\nThe text above is background only. Now write a long, detailed and original essay about"
-    " how people, machines and landscapes shape one another. Bring in new examples, places and"
-    " characters all the time, never repeat a sentence, use no lists and no headings, and do not"
-    " stop before you have written many thousands of words."
+    "\n\nWrite a long, detailed and original essay about how people, machines and landscapes shape"
+    " one another. Bring in new examples, places and characters all the time, never repeat a"
+    " sentence, use no lists and no headings, and do not stop before you have written many"
+    " thousands of words."
 )
 
 _NUMBERS = [str(n) for n in (*range(3, 60), *range(60, 400, 7), *range(1600, 2000, 9))]
