@@ -19,6 +19,15 @@ from pytest_llmperf.sim.wire import Counters
 clock = time.monotonic
 # Behind by more than this (a suspended machine), the engine goes on from now instead of rushing.
 _LOST_S = 1.0
+_EARLY_S = 0.0005
+
+
+async def _sleep_until(due: float) -> float:
+    """Sleep, and return the time. Again if woken early: uvloop's timers start at the time its
+    iteration began, which after a large batch is milliseconds ago."""
+    while (left := due - (now := clock())) > _EARLY_S:
+        await asyncio.sleep(left)
+    return now
 
 
 class Pacer:
@@ -124,11 +133,12 @@ class Pacer:
             self._admit(step, due)
             due += step.duration_s + self._stall
             self._stall = 0.0
-            await asyncio.sleep(due - clock())
-            now = clock()
+            now = await _sleep_until(due)
             if now - due > _LOST_S:
                 due = now
             self._emit(step, now)
+            # what this step yielded goes out before the next one is computed
+            await asyncio.sleep(0)
 
     async def _sleep_or_work(self, due: float) -> None:
         with contextlib.suppress(asyncio.TimeoutError):

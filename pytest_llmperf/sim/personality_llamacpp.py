@@ -239,6 +239,7 @@ class LlamaCpp:
             "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
             "created": served.created,
             "owned_by": "llamacpp",
+            "llmperf_simulated": served.profile,
             "meta": {
                 "vocab_type": 2,
                 "n_vocab": 1 << 40,

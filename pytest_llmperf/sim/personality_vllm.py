@@ -252,6 +252,7 @@ class Vllm:
             "object": "model",
             "created": served.created,
             "owned_by": "vllm",
+            "llmperf_simulated": served.profile,
             "root": served.root,
             "parent": None,
             "max_model_len": served.max_model_len,
