@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from typing import Any
 
 from pytest_llmperf.client.record import StreamRecord
+from pytest_llmperf.client.shape import Shape, learn_shape
 from pytest_llmperf.client.sse import EventParser, EventTooLarge
 from pytest_llmperf.client.words import error_words
 
@@ -16,19 +16,11 @@ TAIL_CHARS = 8192
 MAX_ARRIVALS = 2_000_000
 """Per request; far above any real one, so that a flood cannot fill the memory."""
 MAX_COUNT = 10**9
+_TEXTLESS = 16
+"""Tokens that may come without any text: special ones, or the first part of a character."""
 _KEPT_TEXT = 2**20
-
-_FIELD = rb'"[a-z_]+":(?:null|-?\d+|"[^"\\]*")'
-_NULLS = rb'"[a-z_]+":(?:null|\d+)'
-_COMMON = re.compile(
-    rb"\{(?:" + _FIELD + rb',)*"choices":\[\{(?:' + _NULLS + rb",)*"
-    rb'(?:"delta":\{(?:' + _NULLS + rb',)*"(?:content|reasoning_content|reasoning)"|"text"):'
-    rb'"([^"\\]*(?:\\.[^"\\]*)*)"(?:,' + _NULLS + rb")*\}?(?:," + _NULLS + rb")*\}\]"
-    rb'(?:,"usage":(?:null|\{(?:' + _NULLS + rb',)*"completion_tokens":(\d+)'
-    rb"(?:," + _NULLS + rb")*\}))?(?:," + _FIELD + rb")*\}"
-).fullmatch
-"""The chunk nearly every engine sends for nearly every token: one choice with one text and no
-finish reason. Anything else, however slightly, is parsed as JSON."""
+_LEARNING = 3
+"""Shapes learned in a row without one use, before a stream is left to the parser."""
 
 _TEXT_CHANNELS = ("content", "reasoning_content", "reasoning", "refusal")
 _CALL_CHANNELS = ("tool_calls", "function_call", "reasoning_details")
@@ -48,7 +40,18 @@ class ChunkReader:
     falls, or is not a whole number leaves the last one standing.
     """
 
-    __slots__ = ("_at", "_continuous", "_head", "_last", "_parser", "_texts", "record", "text")
+    __slots__ = (
+        "_at",
+        "_continuous",
+        "_last",
+        "_learning",
+        "_parser",
+        "_shape",
+        "_start",
+        "_texts",
+        "record",
+        "text",
+    )
 
     def __init__(self, record: StreamRecord) -> None:
         self.record = record
@@ -59,7 +62,9 @@ class ChunkReader:
         self._continuous: bool | None = None
         self._last = 0
         self._texts = 0
-        self._head = b""
+        self._start = ""
+        self._shape: Shape | None = None
+        self._learning = _LEARNING
 
     def feed(self, data: bytes, at: float) -> None:
         """Takes bytes that arrived at ``at``, monotonic seconds.
@@ -72,6 +77,8 @@ class ChunkReader:
             self._parser.feed(data)
         except EventTooLarge:
             raise StreamFailed("the server sent an event of more than 8 MiB") from None
+        except RecursionError:
+            raise StreamFailed("the server sent an event that is nested too deeply") from None
 
     def close(self) -> None:
         """The body has ended as HTTP says it may.
@@ -90,37 +97,43 @@ class ChunkReader:
             raise StreamFailed(
                 "truncated: the stream ended without a finish_reason and without [DONE]"
             )
-        if not record.stamps:
-            credited = f", though usage says {record.completion_tokens}"
-            raise StreamFailed(
-                "the stream ended without a single token"
-                + (credited if record.completion_tokens else "")
-            )
+        credited = record.completion_tokens or 0
+        if not record.stamps or (not self._texts and credited > _TEXTLESS):
+            said = f", though usage says {credited}" if credited else ""
+            raise StreamFailed(f"the stream ended without a single token of text{said}")
 
     def settle(self) -> None:
         """Fills what is only worked out once the request is over: the hash and tail of the text."""
-        tail = _unescape(bytes(self.text))
-        head = _unescape(self._head) if self._head else tail
-        self.record.tail = tail[-TAIL_CHARS:]
-        start = head[:HASHED_CHARS].encode("utf-8", "surrogatepass")
-        self.record.text_hash = zlib.crc32(start)
+        if self.record.stamps and self.record.completion_tokens == 0:
+            # there were tokens, so a count of none is no count
+            self.record.completion_tokens = None
+            self.record.usage_odd = True
+        text = _unescape(self.text)
+        start = self._start or text[:HASHED_CHARS]
+        self.record.text_hash = zlib.crc32(start.encode("utf-8", "surrogatepass"))
+        self.record.tail = text[-TAIL_CHARS:]
 
     def _take_event(self, kind: bytes, data: bytes) -> None:
-        record = self.record
-        if record.stamps and not kind:
-            common = _COMMON(data)
-            if common is not None and b'"error"' not in data:
-                text, count = common.groups()
-                self._count(text, int(count) if count else None)
+        if self._shape is not None and kind != b"error":
+            carried = self._shape.match(data)
+            if carried is not None:
+                self._learning = _LEARNING
+                self._count(*carried)
                 return
+        record = self.record
         data = data.strip()
+        if not data or record.done:
+            return
         if data == b"[DONE]":
             record.done = True
-            return
-        if kind == b"error":
+            self._shape = None
+        elif kind == b"error":
             raise StreamFailed(error_words(data.decode("utf-8", "replace")))
-        if data:
+        else:
             self._take_chunk(_parse(data))
+            if self._learning and record.stamps:
+                self._learning -= 1
+                self._shape = learn_shape(data, _carried)
 
     def _take_chunk(self, chunk: dict[str, Any]) -> None:
         if _is_error(chunk):
@@ -133,7 +146,7 @@ class ChunkReader:
         if isinstance(timings, dict) and self.record.cached_tokens is None:
             self.record.cached_tokens = _whole(timings.get("cache_n"))
         text = "".join(map(_choice_text, choices))
-        self._count(json.dumps(text)[1:-1].encode(), count, usage_only=not choices)
+        self._count(_escape(text), count, usage_only=not choices)
         for choice in choices:
             reason = choice.get("finish_reason")
             if isinstance(reason, str) and reason:
@@ -170,7 +183,6 @@ class ChunkReader:
             if count > self._last:
                 risen = True
                 self._last = record.completion_tokens = count
-                record.usage_seen = "continuous" if self._continuous else "final"
             elif count < self._last:
                 record.usage_odd = True
             elif record.completion_tokens is None:
@@ -178,8 +190,8 @@ class ChunkReader:
         if self._continuous is None and not usage_only and (text or risen):
             # the first chunk of generation tells whether counts come with every chunk
             self._continuous = risen
-            if risen:
-                record.usage_seen = "continuous"
+        if risen:
+            record.usage_seen = "continuous" if self._continuous else "final"
         if risen if self._continuous else text:
             record.stamps.append(self._at)
             record.chunks.append(self._texts)
@@ -189,15 +201,24 @@ class ChunkReader:
                 raise StreamFailed(f"more than {MAX_ARRIVALS:,} chunks in one answer")
 
     def _forget_middle(self) -> None:
-        if not self._head:
-            self._head = bytes(self.text[: 12 * HASHED_CHARS])
-        del self.text[: -12 * TAIL_CHARS]
+        text = _unescape(self.text)
+        self._start = self._start or text[:HASHED_CHARS]
+        self.text[:] = _escape(text[-TAIL_CHARS:])
+
+
+def _carried(chunk: dict[str, Any]) -> tuple[str, int | None] | None:
+    """Text and count of a chunk that carries nothing else a record needs to know."""
+    (choice,) = chunk["choices"]
+    if _is_error(chunk) or choice.get("finish_reason") or "timings" in chunk:
+        return None
+    usage = chunk.get("usage")
+    return _choice_text(choice), _whole(usage["completion_tokens"]) if usage else None
 
 
 def _parse(data: bytes) -> dict[str, Any]:
     text = data.decode("utf-8", "replace")
     try:
-        chunk = json.loads(text)
+        chunk = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         chunk = None
     if not isinstance(chunk, dict):
@@ -240,7 +261,12 @@ def _whole(value: object) -> int | None:
     return None
 
 
-def _unescape(text: bytes) -> str:
+def _escape(text: str) -> bytes:
+    """Text as the inside of a JSON string."""
+    return json.dumps(text)[1:-1].encode()
+
+
+def _unescape(text: bytearray) -> str:
     decoded = text.decode("utf-8", "replace")
     try:
         return str(json.loads(f'"{decoded}"', strict=False))

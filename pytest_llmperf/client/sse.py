@@ -12,6 +12,8 @@ MAX_EVENT = 8 * 2**20
 """Bytes one line or one event may have; a 512K prompt echoed as token ids stays below."""
 MAX_STRAY = 2048
 """Bytes kept of lines that belong to no event, e.g. of a plain JSON body."""
+_LINE_COST = 64
+"""Bytes of memory a line takes beyond its text, so that empty ones count too."""
 
 BOM = b"\xef\xbb\xbf"
 
@@ -97,7 +99,7 @@ class EventParser:
         value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
-            self._size += len(value) + 1
+            self._size += len(value) + _LINE_COST
             if self._size > MAX_EVENT:
                 raise EventTooLarge
         elif name == b"event":

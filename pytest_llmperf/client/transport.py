@@ -93,6 +93,7 @@ class OwnTransport(httpx.AsyncBaseTransport):
         self._idle.clear()
         for connection in list(self._all):
             connection.drop()
+        await asyncio.sleep(0)
 
     def give_back(self, connection: Connection) -> None:
         """An open connection on which nothing runs."""

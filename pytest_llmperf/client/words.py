@@ -15,14 +15,19 @@ def error_words(said: object) -> str:
             parsed = json.loads(said)
         except (ValueError, RecursionError):
             parsed = None
-        words = _find_message(parsed) if isinstance(parsed, (dict, list, str)) else ""
-        return (words or " ".join(said.split()))[:MAX_WORDS] or "no reason given"
-    return (_find_message(said) or json.dumps(said, default=str))[:MAX_WORDS]
+        return _one_line(_find_message(parsed) or said)
+    return _one_line(_find_message(said) or json.dumps(said, default=str))
+
+
+def _one_line(words: str) -> str:
+    """Printable, so that a server cannot steer the terminal that shows it."""
+    shown = "".join(c if c.isprintable() else " " for c in words[: 4 * MAX_WORDS])
+    return " ".join(shown.split())[:MAX_WORDS] or "no reason given"
 
 
 def _find_message(said: object, depth: int = 0) -> str:
     if isinstance(said, str):
-        return " ".join(said.split())
+        return said
     if depth > 4:
         return ""
     if isinstance(said, list):

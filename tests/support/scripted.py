@@ -83,6 +83,10 @@ class Reply:
         """Drop the connection with a reset."""
         self._writer.transport.abort()
 
+    def close(self) -> None:
+        """End the connection in order, once what was written is out."""
+        self._writer.close()
+
     async def client_gone(self) -> bool:
         """Whether the client has closed its side; does not wait."""
         return self._reader.at_eof() or self._writer.is_closing()
