@@ -33,6 +33,11 @@ class SgLang(Generic):
             or whole(told.get("max_req_input_len"))
         )
         kv_tokens, kv_source = kv_budget(told, limit)
+        speculative = prefix_cache = None
+        if "speculative_algorithm" in told:
+            speculative = word(told["speculative_algorithm"]) is not None
+        if "disable_radix_cache" in told:
+            prefix_cache = told["disable_radix_cache"] is not True
         notes = []
         mode = word(told.get("disaggregation_mode"))
         if mode is not None:
@@ -45,12 +50,8 @@ class SgLang(Generic):
             max_num_seqs=_max_running(told),
             kv_tokens=kv_tokens,
             kv_source=kv_source,
-            speculative=word(told["speculative_algorithm"]) is not None
-            if "speculative_algorithm" in told
-            else None,
-            prefix_cache=not told["disable_radix_cache"]
-            if isinstance(told.get("disable_radix_cache"), bool)
-            else None,
+            speculative=speculative,
+            prefix_cache=prefix_cache,
             started=scrape.peak("process_start_time_seconds"),
             notes=notes,
         )
