@@ -19,7 +19,10 @@ SCHEMA = 1
 class Model(BaseModel):
     """Frozen, strict about names, and without NaN or infinity."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # pydantic before 2.10 warns of names that start with model_
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 class Status(str, Enum):
