@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.grid import Cell, Phase, format_tokens
 from pytest_llmperf.metrics import METRICS, Metric
-from pytest_llmperf.report.numbers import (
-    MISSING,
-    change,
-    interval,
-    number,
-    percent,
-    with_unit,
-)
+from pytest_llmperf.report.numbers import MISSING, change, interval, number, percent, with_unit
 from pytest_llmperf.result import CellRecord, Comparison, Measurement, Outcome, Status
 
 PHASES: dict[Phase, str] = {"prefill": "Prefill", "decode": "Sustained decode"}
@@ -85,11 +78,8 @@ def reason(record: CellRecord) -> str:
     """Why a cell has no valid number, or what its verdict says."""
     measurement = record.measurement
     if measurement is not None and measurement.status is not Status.VALID:
-        return (
-            measurement.reason
-            or (measurement.capacity and measurement.capacity.reason)
-            or (record.message)
-        )
+        over = measurement.capacity.reason if measurement.capacity else ""
+        return measurement.reason or over or record.message
     return record.message
 
 
