@@ -151,11 +151,9 @@ class Scheduler:
         while i < len(running) and budget > 0:
             sequence = running[i]
             if sequence.computed < sequence.target:
-                chunk = min(budget, sequence.target - sequence.computed)
-                chunks.append((sequence, chunk))
-                budget -= chunk
+                budget -= self._compute(sequence, budget, chunks)
             else:
-                needed = sequence.length + per_decode
+                needed = min(sequence.length + per_decode, engine.max_model_len)
                 if needed > sequence.capacity and not self._grow(sequence, needed, step):
                     break
                 decoding.append(sequence)
@@ -170,10 +168,24 @@ class Scheduler:
                 break
             self._waiting.popleft()
             running.append(sequence)
-            chunk = min(budget, sequence.target - sequence.computed)
-            chunks.append((sequence, chunk))
-            budget -= chunk
+            budget -= self._compute(sequence, budget, chunks)
         return decoding, chunks
+
+    def _compute(
+        self, sequence: _Sequence, budget: int, chunks: list[tuple[_Sequence, int]]
+    ) -> int:
+        """Plan the next part of a prompt. Its full blocks are in the prefix cache from here on: a
+        request admitted later in the same step finds them, as in vLLM."""
+        chunk = min(budget, sequence.target - sequence.computed)
+        chunks.append((sequence, chunk))
+        if self.engine.prefix_cache:
+            size = self.engine.block_size
+            end = sequence.computed + chunk
+            for key in sequence.hashes[sequence.computed // size : end // size]:
+                if self.pool.publish(key):
+                    sequence.shared.append(key)
+                    sequence.private -= 1
+        return chunk
 
     def _grow(self, sequence: _Sequence, needed: int, step: Step) -> bool:
         """Give a running sequence blocks for ``needed`` tokens, preempting the last admitted ones
@@ -245,7 +257,6 @@ class Scheduler:
             end = sequence.computed + chunk
             prefill += engine.prefill_s(sequence.computed, end)
             held += end
-            self._publish(sequence, end)
             sequence.computed = end
             if end == sequence.target:
                 tokens.append((sequence, 1))
@@ -292,16 +303,6 @@ class Scheduler:
             bounds = list(accumulate(p**j * (1 - p) for j in range(drafts)))
             self._acceptance[key] = bounds
         return bounds
-
-    def _publish(self, sequence: _Sequence, end: int) -> None:
-        """Put the prompt's blocks that are full up to token ``end`` into the prefix cache."""
-        if not self.engine.prefix_cache:
-            return
-        size, pool = self.engine.block_size, self.pool
-        for key in sequence.hashes[sequence.computed // size : end // size]:
-            if pool.publish(key):
-                sequence.shared.append(key)
-                sequence.private -= 1
 
     def _settle(self, step: Step, tokens: list[tuple[_Sequence, int]]) -> None:
         """Book the tokens, end what is complete."""
