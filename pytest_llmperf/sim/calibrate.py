@@ -209,7 +209,7 @@ def _step_cost(steps: Surface, contexts: Sequence[int], streams: Sequence[int]) 
     if len(contexts) > 1:
         added = median((steps.at(n, last) - steps.at(n, first)) / n for n in streams)
         token_s = max(0.0, added / (last - first))
-    return StepCost(steps, most, last + 0.0, stream_s, token_s)
+    return StepCost(steps, most, last, stream_s, token_s)
 
 
 # Prompts

@@ -58,7 +58,7 @@ class Surface:
         """A surface through ``values[context][streams]``; both axes rising."""
         return cls(
             tuple(map(math.log, streams)),
-            tuple(map(math.log, tokens)),
+            tuple(math.log(max(count, 1.0)) for count in tokens),
             tuple(tuple(map(math.log, row)) for row in values),
         )
 

@@ -227,6 +227,13 @@ def test_one_cell_makes_an_engine() -> None:
     assert expected(model, Cell("decode", 2048, 4), 5.0, max_tokens=256).preemptions == 0
 
 
+def test_a_profile_may_have_context_zero() -> None:
+    rows = {(0, 1): DecodeRow(60.0, 16.7, 50.0), (2048, 1): DecodeRow(50.0, 20.0, 100.0)}
+    value = expected(calibrate(sparse(decode=rows)), Cell("decode", 8, 1), 10.0, max_tokens=256)
+    assert value.itl_ms is not None
+    assert 16.0 < value.itl_ms < 20.0
+
+
 def test_step_counters_of_a_profile_are_kept() -> None:
     row = DecodeRow(200.0, 5.0, 100.0, tokens_per_step=4.0)
     model = calibrate(sparse(decode={(2048, 1): row}, draft_tokens=7, max_tokens=4096))
