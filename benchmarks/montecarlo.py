@@ -28,7 +28,7 @@ from pytest_llmperf.metrics import METRICS, Metric
 from pytest_llmperf.stats.distributions import sidak
 from pytest_llmperf.verdict.gate import FALSE_ALARM
 from pytest_llmperf.verdict.matrix import groups, shift_of, tails, towards_worse
-from pytest_llmperf.verdict.noise import beyond, fit_spread, tolerance
+from pytest_llmperf.verdict.noise import beyond, fit_spread, quantile, tolerance
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -113,7 +113,7 @@ def judge(drawn: list[Draw]) -> Found:
     spreads = [fit_spread(d.baseline, CONCURRENCY) for d in drawn]
     medians = [np.median(d.baseline, axis=-1) for d in drawn]
     limits = [
-        tolerance(d.metric, tail, s2, df, d.baseline.shape[-1], d.errors, median)
+        tolerance(d.metric, quantile(tail, df), s2, d.baseline.shape[-1], d.errors, median)
         for d, (s2, df), median in zip(drawn, spreads, medians, strict=True)
     ]
     gated = [

@@ -13,11 +13,12 @@ from pytest_llmperf.result import Comparison, Measurement
 from pytest_llmperf.verdict.gate import Gate
 from pytest_llmperf.verdict.noise import beyond
 
-NOT_MEASURABLE = {
-    "buffered": ("itl_ms", "ttft_ms", "ttft_p99_ms", "chunk_gap_p99_ms"),
-    "not-warm": ("ttft_ms", "ttft_p99_ms"),
-}
-"""Code of a measurement's notice -> metrics it takes out of the comparison."""
+BUFFERED = ("itl_ms", "ttft_ms", "ttft_p99_ms", "chunk_gap_p99_ms")
+"""What cannot be had of a stream that something on the way collects."""
+
+TTFT = ("ttft_ms", "ttft_p99_ms")
+"""Medians over requests that queue behind each other: their spread is the queue, not an error. How
+far they move by chance is seen between runs only, so that a window's own error is not added."""
 
 
 def compare(metric: Metric, cell: Cell, attempts: Sequence[Measurement], gate: Gate) -> Comparison:
@@ -38,7 +39,7 @@ def compare(metric: Metric, cell: Cell, attempts: Sequence[Measurement], gate: G
             n=len(runs),
             gated=missing,
             verdict="missing" if missing else "observed",
-            why=excuse or "in the baseline, but not measured now",
+            why=excuse or ("not measured now" if usable(baseline) else "its baseline is no value"),
         )
     measured = median(values)
     tolerance = gate.tolerance(metric, cell, _error(metric, attempts))
@@ -65,6 +66,8 @@ def usable(value: float | None) -> TypeGuard[float]:
 
 def _error(metric: Metric, attempts: Sequence[Measurement]) -> float | None:
     """Relative standard error of one attempt: the middle one of those that know theirs."""
+    if metric.name in TTFT:
+        return 0.0
     relative = [
         error / value
         for m in attempts
@@ -78,11 +81,10 @@ def _error(metric: Metric, attempts: Sequence[Measurement]) -> float | None:
 
 def _excuse(metric: Metric, measurement: Measurement) -> str:
     """Why the measurement itself says that this metric could not be had; empty if it does not."""
-    for notice in measurement.warnings:
-        if metric.name in NOT_MEASURABLE.get(notice.code, ()):
-            return f"not measurable: {notice.code}"
+    if metric.name in BUFFERED and any(n.code == "buffered" for n in measurement.warnings):
+        return "not measurable: buffered"
     cold = measurement.phase == "decode" and measurement.ttft_warm is False
-    return "not warm" if cold and metric.name in NOT_MEASURABLE["not-warm"] else ""
+    return "not warm" if cold and metric.name in TTFT else ""
 
 
 def _side(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,18 +11,15 @@ from pytest_llmperf.baseline.schema import CellBaseline
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.settings import Settings
-from pytest_llmperf.stats.distributions import sidak
-from pytest_llmperf.verdict.noise import ENOUGH_RUNS, fit_spread, tolerance
+from pytest_llmperf.stats.distributions import normal_quantile, sidak
+from pytest_llmperf.verdict.noise import ENOUGH_RUNS, fit_spread, quantile, tolerance
 
 FALSE_ALARM = 0.01
 """Chance that any cell of a matrix in which nothing changed is called worse."""
 
 NEEDS_BATCHES = ("total_tok_s", "itl_ms", "steps_s")
-"""Averages over the window: without a standard error of its own, a window is too short to judge.
-
-TTFT and prefill are medians over a few requests that share one queue, with no error to be had from
-one window; the spread between runs holds it already, and an error that is given is added.
-"""
+"""Averages over a window, which without a standard error of its own is too short to judge. Prefill
+may come without one: the spread between runs has it too."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,12 @@ class Gate:
     comparisons: int
     """Gated ones in the whole declared grid, whatever ``-k`` selected."""
     spreads: Mapping[tuple[str, str], tuple[float, float]]
-    """(metric, cell id) -> variance between runs of its log, degrees of freedom."""
+    """(metric, cell id) -> variance between runs of its log, quantile that goes with it."""
     extra: tuple[str, ...] = ()
     """Metrics gated beyond the default ones."""
-    overrides: Mapping[str, float] = ()  # type: ignore[assignment]
-    """``metric@cell`` or ``metric`` -> tolerance; the cell's own counts first."""
+    overrides: Mapping[str, float] = field(default_factory=dict)
+    """``metric@cell`` or ``metric`` -> tolerance; the cell's own counts first. It replaces noise,
+    floor and limit: whoever sets it knows better."""
     fail_on_new: bool = False
     fail_on_improvement: bool = False
 
@@ -75,11 +73,12 @@ class Gate:
             tolerances: the profile's own overrides.
             ci: cells without a baseline fail unless allowed or being stored.
         """
+        comparisons = _count(cells, grid, settings.gate)
         return cls(
             profile,
             cells,
-            _count(cells, grid, settings.gate),
-            _fit(cells),
+            comparisons,
+            _fit(cells, sidak(FALSE_ALARM, comparisons)),
             settings.gate,
             {**(tolerances or {}), **settings.tolerances},
             ci and not settings.allow_new and not settings.update,
@@ -104,18 +103,12 @@ class Gate:
         if error is None and metric.name in NEEDS_BATCHES:
             return Tolerance(None, False, why="the window is too short to know its own error")
         values = self.cells[cell.id].values(metric.name)
-        variance, df = self.spreads.get((metric.name, cell.id), (0.0, 0.0))
-        chance, fraction = (
-            float(limit)
-            for limit in tolerance(
-                metric,
-                sidak(FALSE_ALARM, self.comparisons),
-                variance,
-                df,
-                len(values),
-                error or 0.0,
-                float(np.median(values)),
-            )
+        variance, q = self.spreads.get(
+            (metric.name, cell.id), (0.0, normal_quantile(sidak(FALSE_ALARM, self.comparisons)))
+        )
+        center = float(np.median(values))
+        chance, fraction = map(
+            float, tolerance(metric, q, variance, len(values), error or 0.0, center)
         )
         if gated and chance > metric.observed_beyond:
             gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
@@ -135,7 +128,9 @@ def _count(cells: Mapping[str, CellBaseline], grid: Iterable[Cell], extra: tuple
     )
 
 
-def _fit(cells: Mapping[str, CellBaseline]) -> dict[tuple[str, str], tuple[float, float]]:
+def _fit(
+    cells: Mapping[str, CellBaseline], tail: float
+) -> dict[tuple[str, str], tuple[float, float]]:
     spreads = {}
     for metric in METRICS.values():
         for phase in metric.phases:
@@ -144,13 +139,13 @@ def _fit(cells: Mapping[str, CellBaseline]) -> dict[tuple[str, str], tuple[float
                 for cell_id, stored in cells.items()
                 if Cell.parse(cell_id).phase == phase and (values := stored.values(metric.name))
             }
-            if not runs or not all(v > 0 for values in runs.values() for v in values):
+            if not runs:
                 continue
             table = np.full((len(runs), max(map(len, runs.values()))), np.nan)
             for row, values in zip(table, runs.values(), strict=True):
-                row[: len(values)] = values
+                row[: len(values)] = [v if v > 0 else np.nan for v in values]
             variance, df = fit_spread(table, [Cell.parse(c).concurrency for c in runs])
-            for cell_id, s2, nu in zip(runs, variance, df, strict=True):
-                if nu > 0:
-                    spreads[metric.name, cell_id] = (float(s2), float(nu))
+            for cell_id, s2, q in zip(runs, variance, quantile(tail, df), strict=True):
+                if np.isfinite(s2):
+                    spreads[metric.name, cell_id] = (float(s2), float(q))
     return spreads

@@ -55,7 +55,7 @@ def needs_confirmation(record: CellRecord) -> bool:
 def fails(record: CellRecord, gate: Gate | None) -> bool:
     """Whether the cell's own test fails; its message then says why."""
     if gate is not None and record.outcome is Outcome.NEW:
-        return gate.fail_on_new
+        return gate.fail_on_new and record.cell not in gate.cells
     if gate is not None and record.outcome is Outcome.IMPROVED:
         return gate.fail_on_improvement
     return record.outcome.failed

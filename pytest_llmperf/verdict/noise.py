@@ -80,11 +80,19 @@ def _moderate(variances: Array, df: Array) -> tuple[Array, Array]:
     return moderated, np.minimum(prior_df + df, all_df)
 
 
+def quantile(tail: float, df: ArrayLike) -> Array:
+    """Student's q for a variance with ``df`` degrees of freedom; the normal one where it has none.
+
+    Without repeated runs only the window's own error is left to judge by.
+    """
+    df = np.asarray(df, float)
+    return np.where(df > 0, t_quantile(tail, np.maximum(df, 1)), normal_quantile(tail))
+
+
 def tolerance(
     metric: Metric,
-    tail: float,
+    q: ArrayLike,
     variance: ArrayLike,
-    df: ArrayLike,
     n: ArrayLike,
     error: ArrayLike,
     baseline: ArrayLike,
@@ -93,16 +101,14 @@ def tolerance(
 
     Args:
         metric: gives the direction, the floors, and the least tolerance with too few runs.
-        tail: chance of a false alarm that this one comparison may have.
+        q: of ``quantile``, for the chance of a false alarm that this one comparison may have.
         variance: s^2, between runs, of logs; 0 where no run was repeated.
-        df: its degrees of freedom.
         n: runs in the baseline.
         error: SE, standard error of the window's own estimate, relative.
         baseline: the median of the runs, in the metric's unit.
     """
-    df, n = np.asarray(df, float), np.asarray(n, float)
-    quantile = np.where(df > 0, t_quantile(tail, np.maximum(df, 1)), normal_quantile(tail))
-    chance = fraction_worse(metric, noise(quantile, variance, n, error))
+    n = np.asarray(n, float)
+    chance = fraction_worse(metric, noise(q, variance, n, error))
     chance = np.where(n < ENOUGH_RUNS, np.maximum(chance, metric.weak), chance)
     floor = np.maximum(metric.floor, metric.floor_abs / np.asarray(baseline))
     return chance, np.maximum(chance, floor)
@@ -113,19 +119,19 @@ def beyond(measured: ArrayLike, baseline: ArrayLike, limit: ArrayLike) -> NDArra
     return np.asarray(~(np.abs(np.asarray(measured) / np.asarray(baseline) - 1) <= limit))
 
 
-def noise(quantile: ArrayLike, variance: ArrayLike, n: ArrayLike, error: ArrayLike) -> Array:
+def noise(q: ArrayLike, variance: ArrayLike, n: ArrayLike, error: ArrayLike) -> Array:
     """Largest change of a log that chance explains: of a window against the median of ``n`` runs.
 
     ``q sqrt(s^2 (1 + pi / 2n) + SE^2)``; pi / 2n is the variance of a median in that of a value.
 
     Args:
-        quantile: q, for the chance of error that each comparison may have.
+        q: of ``quantile``.
         variance: s^2, between runs, of logs.
         n: runs in the baseline.
         error: SE, standard error of the window's own estimate, relative.
     """
     between = np.asarray(variance) * (1 + math.pi / (2 * np.asarray(n, float)))
-    return np.asarray(quantile * np.sqrt(between + np.square(error)))
+    return np.asarray(q * np.sqrt(between + np.square(error)))
 
 
 def fraction_worse(metric: Metric, log_change: ArrayLike) -> Array:

@@ -1,0 +1,102 @@
+"""Standard errors of a window against simulated truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.stats import (
+    batch_count,
+    batch_mean_error,
+    confidence_95,
+    itl_error,
+    median_error,
+    trend,
+)
+
+
+def test_batch_means_know_the_error_of_correlated_bins() -> None:
+    """Bins that depend on each other: the naive error is far too small, that of batches right."""
+    rng = np.random.default_rng(1)
+    shocks = rng.standard_normal((400, 3000))
+    bins = np.empty_like(shocks)
+    bins[:, 0] = shocks[:, 0] / math.sqrt(1 - 0.8**2)
+    for i in range(1, 3000):
+        bins[:, i] = 0.8 * bins[:, i - 1] + shocks[:, i]
+    bins += 100
+    true = (bins.mean(axis=1) / 0.01).std()
+    naive = np.mean(bins.std(axis=1) / math.sqrt(3000) / 0.01)
+    known = [batch_mean_error(row, 0.01, 0.01) for row in bins]
+    assert naive < 0.4 * true
+    assert np.mean([k for k in known if k is not None]) == pytest.approx(true, rel=0.1)
+
+
+def test_a_window_of_fewer_than_eight_batches_of_ten_steps_has_no_error() -> None:
+    """80 steps are needed, whatever the bins."""
+    assert batch_mean_error(np.full(300, 4.0), 0.01, 0.0376) is None
+    assert batch_mean_error(np.full(300, 4.0), 0.01, 0.0370) == 0.0
+    assert batch_mean_error([], 0.01, 0.01) is None
+
+
+def test_batches_are_whole_bins_of_ten_steps_and_at_most_thirty() -> None:
+    """Ten steps of 25 ms are 250 ms: three bins of 100 ms make a batch."""
+    assert batch_count(bins=30, bin_s=0.1, step_s=0.025) == 10
+    assert batch_count(bins=23, bin_s=0.1, step_s=0.025) == 0
+    assert batch_count(bins=30_000, bin_s=0.1, step_s=0.025) == 30
+    assert batch_count(bins=30, bin_s=0.1, step_s=0.0) == 0
+
+
+def test_batch_mean_error_is_in_tokens_per_second() -> None:
+    """The same tokens in half the time: twice the rate and twice its error."""
+    tokens = np.random.default_rng(2).poisson(10, 400)
+    slow, fast = batch_mean_error(tokens, 0.1, 0.02), batch_mean_error(tokens, 0.05, 0.01)
+    assert slow is not None
+    assert fast == pytest.approx(2 * slow)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9, 40, 1100])
+def test_median_error_is_that_of_the_median(n: int) -> None:
+    """On average the spread of medians over samples, and for a handful up to a fifth above it."""
+    samples = np.random.default_rng(n).standard_normal((1000, n))
+    errors = [error for row in samples if (error := median_error(row)) is not None]
+    assert 0.95 < np.mean(errors) / np.median(samples, axis=1).std() < 1.2
+
+
+def test_one_value_has_no_error() -> None:
+    """What was seen once may be anything."""
+    assert median_error([3.0]) is None
+    assert median_error([]) is None
+
+
+def test_itl_error_is_the_wider_of_time_and_requests() -> None:
+    """One stream has only time; many that differ have more than time shows."""
+    over_time = 10 * 0.02 * math.sqrt(math.pi / 2)
+    assert itl_error(10.0, [10.0], 0.02) == pytest.approx(over_time)
+    assert itl_error(10.0, [10.0, 10.0, 10.0], 0.02) == pytest.approx(over_time)
+    assert itl_error(10.0, [5.0, 10.0, 15.0], 0.02) == median_error([5.0, 10.0, 15.0])
+    assert itl_error(10.0, [5.0, 10.0, 15.0], None) is None
+
+
+def test_trend_sees_a_step_between_the_halves() -> None:
+    """Ten per cent down at the middle, with a little noise."""
+    noise = np.random.default_rng(3).standard_normal(20)
+    found = trend(np.r_[np.full(10, 100.0), np.full(10, 90.0)] + noise)
+    assert found is not None
+    assert found.change == pytest.approx(-0.1, abs=0.02)
+    assert found.sigmas < -10
+
+
+def test_trend_of_a_steady_series_is_nothing() -> None:
+    """No change, not a division by zero; and too few values are no answer."""
+    steady = trend(np.full(8, 5.0))
+    assert steady is not None
+    assert (steady.change, steady.sigmas) == (0.0, 0.0)
+    assert trend(np.full(7, 5.0)) is None
+    assert trend(np.zeros(8)) is None
+
+
+def test_confidence_interval_uses_students_t() -> None:
+    """Ten batches, nine degrees of freedom: 2.262 standard errors either way."""
+    assert confidence_95(100.0, 2.0, 9) == pytest.approx((95.4757, 104.5243), abs=1e-3)

@@ -1,0 +1,263 @@
+"""Every row of the table of verdicts, and what confirms or explains one."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmperf.baseline.schema import CellBaseline, OverCapacity
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.result import Capacity, Measurement, Notice, Outcome
+from pytest_llmperf.verdict import fails, judge, needs_confirmation
+from tests.verdict.build import CELL, GRID, PREFILL, gate, measured, speeds, stored, verdict_of
+
+
+def over_capacity(cell: Cell = CELL) -> Measurement:
+    return Measurement(
+        phase=cell.phase,
+        context=cell.context,
+        concurrency=cell.concurrency,
+        status="over_capacity",
+        capacity=Capacity(needs=2000, budget=1000, reason="needs 2,000, the server has 1,000"),
+        started="2026-01-01T00:00:00Z",
+        method=1,
+    )
+
+
+def invalid() -> Measurement:
+    return measured(status="invalid", reason="2 of 16 requests failed: boom")
+
+
+def gate_that_did_not_fit(**more: bool) -> object:
+    cells = {cell.id: stored(cell) for cell in GRID}
+    cells[CELL.id] = CellBaseline(
+        runs=["2026-01"], over_capacity=OverCapacity(needs=2000, budget=1500)
+    )
+    return gate(cells, **more)
+
+
+@pytest.mark.parametrize("cell", [CELL, PREFILL])
+def test_within_tolerance_passes(cell: Cell) -> None:
+    """A little off either way."""
+    for speed in (0.98, 1.0, 1.02):
+        record = judge(cell, [measured(cell, speed)], gate())
+        assert record.outcome is Outcome.PASS
+        assert not fails(record, gate())
+        assert record.message == ""
+
+
+@pytest.mark.parametrize("cell", [CELL, PREFILL])
+def test_worse_is_confirmed_before_it_fails(cell: Cell) -> None:
+    """The first breach asks for two more attempts; the median of three is the verdict."""
+    first = judge(cell, [measured(cell, 0.85)], gate())
+    assert needs_confirmation(first)
+    last = judge(cell, [measured(cell, v) for v in (0.85, 0.84, 0.86)], gate())
+    assert last.outcome is Outcome.REGRESSED
+    assert fails(last, gate())
+    assert not needs_confirmation(last)
+    assert last.measurement == last.attempts[0]
+    assert len(last.attempts) == 3
+
+
+def test_a_breach_that_does_not_repeat_passes_with_all_attempts() -> None:
+    """One slow attempt of three is not the median."""
+    record = judge(CELL, speeds(0.8, 1.0, 0.99), gate())
+    assert record.outcome is Outcome.PASS
+    assert [m.total_tok_s for m in record.attempts] == [1280, 1600, 1584]
+    assert verdict_of(record, "total_tok_s").measured == 1584
+
+
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [("total_tok_s", 1400.0), ("itl_ms", 12.0), ("ttft_ms", 500.0), ("steps_s", 700.0)],
+)
+def test_one_gated_metric_is_enough_to_fail(metric: str, value: float) -> None:
+    """Whichever of them got worse, and only that one is called worse."""
+    record = judge(CELL, [measured(**{metric: value})], gate())
+    assert record.outcome is Outcome.REGRESSED
+    assert [c.metric for c in record.comparisons if c.verdict == "worse"] == [metric]
+
+
+def test_what_is_not_gated_cannot_fail_unless_asked_for() -> None:
+    """Tokens per step fell with every gated metric as it was."""
+    attempt = measured(tokens_per_step=1.5)
+    assert judge(CELL, [attempt], gate()).outcome is Outcome.PASS
+    assert judge(CELL, [attempt], gate(gate=("tokens_per_step",))).outcome is Outcome.REGRESSED
+
+
+def test_better_beyond_tolerance_is_an_improvement_and_passes() -> None:
+    """Listed; it fails on request only."""
+    record = judge(CELL, [measured(speed=1.2)], gate())
+    assert record.outcome is Outcome.IMPROVED
+    assert not fails(record, gate())
+    assert fails(record, gate(fail_on_improvement=True))
+    assert not needs_confirmation(record)
+
+
+def test_better_and_worse_at_once_is_a_regression() -> None:
+    """More tok/s do not buy a slower first token."""
+    record = judge(CELL, [measured(total_tok_s=2000.0, ttft_ms=600.0)], gate())
+    assert record.outcome is Outcome.REGRESSED
+
+
+def test_twice_as_fast_is_suspicious() -> None:
+    """Named once, with the usual causes."""
+    fast = judge(CELL, [measured(speed=2.1)], gate())
+    assert fast.outcome is Outcome.IMPROVED
+    (note,) = [n for n in fast.notes if n.startswith("suspicious")]
+    assert "cache" in note
+    assert "errors" in note
+    plain = judge(CELL, [measured(speed=1.5)], gate())
+    assert not any(n.startswith("suspicious") for n in plain.notes)
+
+
+def test_a_cell_that_the_baseline_lacks_is_new() -> None:
+    """It passes, and fails under CI unless it is allowed or being stored."""
+    cells = {cell.id: stored(cell) for cell in GRID if cell != CELL}
+    record = judge(CELL, [measured()], gate(cells))
+    assert record.outcome is Outcome.NEW
+    assert not fails(record, gate(cells))
+    assert fails(record, gate(cells, ci=True))
+    assert not fails(record, gate(cells, ci=True, allow_new=True))
+    assert not fails(record, gate(cells, ci=True, update=True))
+    assert "--llm-allow-new" in record.message
+
+
+def test_without_a_profile_nothing_is_compared() -> None:
+    """Measured and reported, said so."""
+    record = judge(CELL, [measured()], None)
+    assert (record.outcome, record.comparisons) == (Outcome.MEASURED, [])
+    assert not fails(record, None)
+
+
+def test_over_capacity_as_in_the_baseline_is_skipped_with_both_numbers() -> None:
+    """And so is a cell without a baseline, or a run without a profile."""
+    record = judge(CELL, [over_capacity()], gate_that_did_not_fit())
+    assert record.outcome is Outcome.OVERCAP
+    assert "2,000" in record.message
+    assert "1,000" in record.message
+    assert judge(CELL, [over_capacity()], gate({})).outcome is Outcome.OVERCAP
+    assert judge(CELL, [over_capacity()], None).outcome is Outcome.OVERCAP
+
+
+def test_over_capacity_where_the_baseline_has_numbers_fails() -> None:
+    """A capacity regression, with both sides in the message."""
+    record = judge(CELL, [over_capacity()], gate())
+    assert record.outcome is Outcome.CAPACITY_REGRESSION
+    assert fails(record, gate())
+    assert "needs 2,000" in record.message
+    assert "5 runs" in record.message
+
+
+def test_what_did_not_fit_and_fits_now_is_new_even_under_ci() -> None:
+    """Capacity up."""
+    known = gate_that_did_not_fit(ci=True)
+    record = judge(CELL, [measured()], known)
+    assert record.outcome is Outcome.NEW
+    assert not fails(record, known)
+    assert "fits now" in record.message
+    assert "1,500" in record.message
+
+
+@pytest.mark.parametrize("attempts", [[invalid()], [measured(speed=0.8), measured(), invalid()]])
+def test_an_invalid_attempt_fails_with_its_reason_and_is_not_compared(
+    attempts: list[Measurement],
+) -> None:
+    """With a profile or without one."""
+    for known in (gate(), None):
+        record = judge(CELL, attempts, known)
+        assert record.outcome is Outcome.INVALID
+        assert fails(record, known)
+        assert "2 of 16 requests failed: boom" in record.message
+        assert record.comparisons == []
+        assert record.measurement == attempts[-1]
+
+
+def test_a_cell_without_a_judged_metric_is_ungated() -> None:
+    """Every reason is in the table."""
+    record = judge(CELL, [measured(std_errors={}, ttft_warm=False)], gate())
+    assert record.outcome is Outcome.UNGATED
+    assert record.message.count("too short") == 3
+    assert "not warm" in record.message
+
+
+def test_a_gated_metric_that_vanished_is_never_a_pass() -> None:
+    """The baseline has ITL, the measurement has none and does not say why."""
+    record = judge(CELL, [measured(itl_ms=None)], gate())
+    assert record.outcome is Outcome.INVALID
+    assert "MISSING" in record.message
+
+
+def test_what_the_measurement_calls_not_measurable_is_observed() -> None:
+    """A buffered stream has no ITL and no TTFT; its tok/s is judged as ever."""
+    notice = Notice(code="buffered", text="a proxy buffers")
+    record = judge(CELL, [measured(itl_ms=None, ttft_ms=None, warnings=[notice])], gate())
+    assert record.outcome is Outcome.PASS
+    assert verdict_of(record, "itl_ms").verdict == "observed"
+    assert verdict_of(record, "ttft_ms").why == "not measurable: buffered"
+    assert verdict_of(record, "total_tok_s").verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("warm", "outcome"),
+    [(False, Outcome.PASS), (None, Outcome.REGRESSED), (True, Outcome.REGRESSED)],
+)
+def test_ttft_is_not_judged_when_the_cache_was_seen_to_be_cold(
+    warm: bool | None, outcome: Outcome
+) -> None:
+    """A server that does not say is judged."""
+    record = judge(CELL, [measured(ttft_ms=600.0, ttft_warm=warm)], gate())
+    assert record.outcome is outcome
+
+
+def test_a_slower_engine_is_named() -> None:
+    """Steps/s fell, tokens per step did not."""
+    record = judge(CELL, speeds(0.85, 0.85, 0.85), gate())
+    assert "the engine got slower" in record.message
+    assert "steps/s -15" in record.message
+
+
+def test_a_drop_in_acceptance_is_not_blamed_on_the_engine() -> None:
+    """Fewer tokens per step at the same steps/s."""
+    record = judge(CELL, [measured(acceptance=0.8)], gate())
+    assert record.outcome is Outcome.REGRESSED
+    assert "fewer draft tokens are accepted" in record.message
+    assert verdict_of(record, "steps_s").verdict == "ok"
+
+
+def test_both_parts_are_named_when_both_moved() -> None:
+    """Neither is most of it."""
+    record = judge(CELL, [measured(speed=0.9, acceptance=0.9)], gate())
+    assert "both the engine's speed and the acceptance" in record.message
+
+
+def test_attempts_that_go_one_way_are_called_drift() -> None:
+    """Falling from attempt to attempt; not when they merely scatter."""
+    falling = judge(CELL, speeds(0.9, 0.85, 0.8), gate())
+    assert any(note.startswith("drift: total tok/s") for note in falling.notes)
+    scattered = judge(CELL, speeds(0.85, 0.9, 0.8), gate())
+    assert not any(note.startswith("drift") for note in scattered.notes)
+    steady = judge(CELL, speeds(0.85, 0.849, 0.848), gate())
+    assert not any(note.startswith("drift") for note in steady.notes)
+
+
+def test_the_failure_is_one_table_for_people() -> None:
+    """Cell and profile, then a row a metric with baseline, measured, delta, tolerance, attempts."""
+    lines = judge(CELL, speeds(0.85, 0.86, 0.84), gate()).message.splitlines()
+    assert lines[0] == "decode[16K-c16] is worse than its baseline (box, 5 runs)"
+    assert lines[2].split() == [
+        "metric", "baseline", "measured", "delta", "tolerance", "attempts", "verdict",
+    ]  # fmt: skip
+    (row,) = [line for line in lines if line.startswith("total tok/s")]
+    assert "1,600.0" in row
+    assert "1,360.0" in row
+    assert "-15.0 %" in row
+    assert "1,360.0, 1,376.0, 1,344.0" in row
+    assert row.endswith("WORSE")
+
+
+def test_a_weak_tolerance_is_labelled() -> None:
+    """One run in the baseline."""
+    record = judge(CELL, [measured(speed=0.8)], gate(runs=1))
+    assert verdict_of(record, "total_tok_s").weak
+    assert "7.0 % weak" in record.message
+    assert "(box, 1 run)" in record.message
