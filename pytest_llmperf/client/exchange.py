@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from pytest_llmperf.client.reader import ChunkReader, StreamFailed
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.client.words import error_words
+from pytest_llmperf.client.words import error_words, one_line
 from pytest_llmperf.redact import redact
 
 LINGER_S = 0.25
@@ -85,7 +85,9 @@ class Exchange:
         record.status = status
         self.answered = True
         if 300 <= status < 400:
-            self._fail(at, f"HTTP {status}: the server redirects to {location}; use that address")
+            self._fail(
+                at, f"HTTP {status}: the server redirects to {one_line(location)}; use that address"
+            )
         elif status >= 400:
             self._error = bytearray()
 

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.shape import Shape, learn_shape
 from pytest_llmperf.client.sse import EventParser, EventTooLarge
-from pytest_llmperf.client.words import error_words
+from pytest_llmperf.client.words import error_words, one_line
 
 HASHED_CHARS = 1024
 TAIL_CHARS = 8192
@@ -222,7 +222,7 @@ def _parse(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         chunk = None
     if not isinstance(chunk, dict):
-        raise StreamFailed(f"an event that is no JSON object: {text[:200]}")
+        raise StreamFailed(f"an event that is no JSON object: {one_line(text[:200])}")
     return chunk
 
 

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-_TEXT_STARTS = re.compile(rb'"(?:content|reasoning_content|reasoning|text)":"').finditer
+_TEXT_STARTS = re.compile(rb'"(?:content|reasoning_content|reasoning|text)": ?"').finditer
 _STRING = re.compile(rb'[^"\\]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*)*').match
-_NUMBERS = re.compile(rb'(?<=":)\d{1,9}(?=[,}])')
-_COUNT_KEY = b'"completion_tokens":'
+_NUMBERS = re.compile(rb'(?:(?<=":)|(?<=": ))\d{1,9}(?=[,}])')
+_COUNT_KEYS = (b'"completion_tokens":', b'"completion_tokens": ')
 _DIGITS = 9
 _PROBE = "probe"
 
@@ -31,7 +31,7 @@ class Shape:
         self._before = before
         self._start = len(before)
         self._first, *self._literals = literals
-        keyed = [i for i, literal in enumerate(literals[:-1]) if literal.endswith(_COUNT_KEY)]
+        keyed = [i for i, literal in enumerate(literals[:-1]) if literal.endswith(_COUNT_KEYS)]
         self._count_at = keyed[-1] if keyed else -1
 
     @property

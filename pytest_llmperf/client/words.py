@@ -15,11 +15,11 @@ def error_words(said: object) -> str:
             parsed = json.loads(said)
         except (ValueError, RecursionError):
             parsed = None
-        return _one_line(_find_message(parsed) or said)
-    return _one_line(_find_message(said) or json.dumps(said, default=str))
+        return one_line(_find_message(parsed) or said)
+    return one_line(_find_message(said) or json.dumps(said, default=str))
 
 
-def _one_line(words: str) -> str:
+def one_line(words: str) -> str:
     """Printable, so that a server cannot steer the terminal that shows it."""
     shown = "".join(c if c.isprintable() else " " for c in words[: 4 * MAX_WORDS])
     return " ".join(shown.split())[:MAX_WORDS] or "no reason given"
