@@ -13,7 +13,7 @@ from pytest_llmperf.metrics import METRICS, Metric
 from pytest_llmperf.result import CellRecord
 from pytest_llmperf.stats.distributions import Array, sidak, t_quantile
 from pytest_llmperf.verdict.gate import Gate
-from pytest_llmperf.verdict.noise import ENOUGH_RUNS, fraction_worse
+from pytest_llmperf.verdict.noise import ENOUGH_RUNS, floor_of, fraction_worse
 
 Mask = NDArray[np.bool_]
 
@@ -156,10 +156,11 @@ def shift_of(
     weights = weights / weights.sum(axis=-1, keepdims=True)
     runs = (np.log(baseline) * weights[..., None]).sum(axis=-2)
     n = runs.shape[-1]
-    change = (np.log(measured) * weights).sum(axis=-1) - runs.mean(axis=-1)
+    center = runs.mean(axis=-1)
+    change = (np.log(measured) * weights).sum(axis=-1) - center
     limit = t_quantile(tail, n - 1) * runs.std(axis=-1, ddof=1) * np.sqrt(1 + 1 / n)
-    tolerance = np.maximum(fraction_worse(metric, limit), FLOOR * metric.floor)
-    return np.expm1(change), tolerance
+    floor = FLOOR * floor_of(metric, np.exp(center))
+    return np.expm1(change), np.maximum(fraction_worse(metric, limit), floor)
 
 
 def towards_worse(metric: Metric, change: ArrayLike) -> Array:

@@ -110,8 +110,12 @@ def tolerance(
     n = np.asarray(n, float)
     chance = fraction_worse(metric, noise(q, variance, n, error))
     chance = np.where(n < ENOUGH_RUNS, np.maximum(chance, metric.weak), chance)
-    floor = np.maximum(metric.floor, metric.floor_abs / np.asarray(baseline))
-    return chance, np.maximum(chance, floor)
+    return chance, np.maximum(chance, floor_of(metric, baseline))
+
+
+def floor_of(metric: Metric, baseline: ArrayLike) -> Array:
+    """The smallest change of one cell that is ever called one, as a fraction of the baseline."""
+    return np.maximum(metric.floor, metric.floor_abs / np.asarray(baseline))
 
 
 def beyond(measured: ArrayLike, baseline: ArrayLike, limit: ArrayLike) -> NDArray[np.bool_]:

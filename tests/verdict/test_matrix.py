@@ -117,3 +117,12 @@ def test_the_statistic_is_a_prediction_interval_of_the_run_means() -> None:
     assert float(change) == pytest.approx(np.expm1(0.15 - 0.03))
     by_hand = 4.302653 * np.std(means, ddof=1) * np.sqrt(1 + 1 / 3)
     assert float(limit) == pytest.approx(np.expm1(by_hand), rel=1e-5)
+
+
+def test_the_matrix_has_a_floor_too() -> None:
+    """Half of a cell's: runs without any noise do not make 1 % a slowdown, nor 5 ms of 40 ms."""
+    flat = np.zeros((2, 3))
+    itl = shift_of(METRICS["itl_ms"], np.exp(flat) * 40, np.full(2, 40.4), np.ones(2), 0.01)
+    ttft = shift_of(METRICS["ttft_ms"], np.exp(flat) * 40, np.full(2, 45.0), np.ones(2), 0.01)
+    assert float(itl[1]) == pytest.approx(0.02)
+    assert float(ttft[1]) == pytest.approx(0.25)
