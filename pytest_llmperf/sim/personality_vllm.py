@@ -140,6 +140,8 @@ class Vllm:
             choice["text"] = text.decode()
         choice |= {"logprobs": None, "finish_reason": reason, "stop_reason": None}
         choice |= {"token_ids": None, "routed_experts": None}
+        if not job.chat:
+            choice |= {"prompt_logprobs": None, "prompt_token_ids": None}
         body = {
             "id": job.id,
             "object": "chat.completion" if job.chat else "text_completion",
@@ -150,7 +152,11 @@ class Vllm:
             "system_fingerprint": self._fingerprint,
             "usage": _usage(job, made, final=True) | {"completion_tokens_details": None},
             "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
         }
+        if job.chat:
+            body |= {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
         if not job.usage:
             body["usage"] = None
         return dump(body)
