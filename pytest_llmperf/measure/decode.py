@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.measure.asking import Asker
+from pytest_llmperf.measure.asking import Answer, Asker
 from pytest_llmperf.measure.events import CellProgress, DoesNotFit, Invalid, Step
 from pytest_llmperf.measure.gauges import Edges, GaugeWatch, Scrape, edges
 from pytest_llmperf.measure.load import Load, Progress
@@ -42,6 +42,8 @@ class Recording:
     edges: Edges | None
     whole: Edges | None
     """From before the load to after the window."""
+    warm: bool | None
+    """Whether the scouts saw the streams' prompts in the cache; None where nothing says so."""
     drained: bool
     """The server was idle again after the load was cancelled."""
 
@@ -57,6 +59,7 @@ class DecodeCell:
         self._cell = cell
         self._watch = GaugeWatch(setup.engine)
         self._rate = _Rate()
+        self._warm: bool | None = None
 
     async def run(self) -> Recording:
         """Measure.
@@ -94,18 +97,26 @@ class DecodeCell:
             self._memory.shared[context] = prompt
             self._memory.first_token_s.setdefault(context, answer.ttft)
         answer = await self._asker.ask(prompt)
+        self._warm = _all_warm([answer])
+        prompts = [prompt] * streams
         if self._setup.workload.prompts == "distinct" and context:
-            prompts = self._memory.distinct.setdefault(context, [prompt])
-            while len(prompts) < streams:
-                prompts.append(self._memory.prompts.make(context))
-            await self._asker.ask_all(prompts[:streams])
-            return prompts[:streams], answer.ttft
-        told = answer.cached_share is not None
-        if streams > 1 and told and self._memory.one_cache is not True:
-            # the cache may be one per slot, rank or replica: warm as many as there are streams
-            shares = [a.cached_share or 0.0 for a in await self._asker.ask_all([prompt] * streams)]
-            self._memory.one_cache = min(shares) >= WARM_SHARE
-        return [prompt] * streams, answer.ttft
+            known = self._memory.distinct.setdefault(context, [prompt])
+            while len(known) < streams:
+                known.append(self._memory.prompts.make(context))
+            prompts = known[:streams]
+            await self._warm_each(prompts)
+        elif streams > 1 and self._warm is not None and not self._memory.one_cache:
+            # the cache may be one per slot, rank or replica
+            self._memory.one_cache = await self._warm_each(prompts)
+        return prompts, answer.ttft
+
+    async def _warm_each(self, prompts: list[Prompt]) -> bool:
+        """Send every stream's prompt unmeasured, and again if they were not all cached. True when
+        the first round found them all cached already."""
+        at_once = self._warm = _all_warm(await self._asker.ask_all(prompts))
+        if at_once is False:
+            self._warm = _all_warm(await self._asker.ask_all(prompts))
+        return at_once is True
 
     # Ramp, window, close
 
@@ -149,6 +160,7 @@ class DecodeCell:
             scrapes=inside,
             edges=edges(first, last, timing.duration_s),
             whole=Edges(before.gauges, last.gauges) if before and last else None,
+            warm=self._warm,
             drained=await self._close(),
         )
 
@@ -247,6 +259,11 @@ class _Rate:
         if self._at and tokens >= self._tokens:
             self.value = (tokens - self._tokens) / (now - self._at)
         self._at, self._tokens = now, tokens
+
+
+def _all_warm(answers: list[Answer]) -> bool | None:
+    shares = [share for answer in answers if (share := answer.cached_share) is not None]
+    return min(shares) >= WARM_SHARE if shares else None
 
 
 def _refusal(records: list[list[StreamRecord]]) -> str | None:

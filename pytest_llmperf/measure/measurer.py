@@ -259,6 +259,8 @@ def _warm(found: Recording) -> bool | None:
     ]
     if shares:
         return min(shares) >= WARM_SHARE
+    if found.warm is not None:
+        return found.warm
     hits = found.whole.rose("prefix_hits") if found.whole else None
     queries = found.whole.rose("prefix_queries") if found.whole else None
     return hits / queries >= WARM_SHARE if hits is not None and queries else None
