@@ -60,7 +60,9 @@ COLUMNS = (
 
 
 def status(record: CellRecord) -> Status:
-    """What became of a cell's measurement; a cell without one did not fit, or failed."""
+    """What became of a cell: its verdict can make a valid measurement an invalid cell."""
+    if record.outcome is Outcome.INVALID:
+        return Status.INVALID
     if record.measurement is not None:
         return record.measurement.status
     over = (Outcome.OVERCAP, Outcome.CAPACITY_REGRESSION)
@@ -69,18 +71,18 @@ def status(record: CellRecord) -> Status:
 
 def valid(record: CellRecord | None) -> Measurement | None:
     """The measurement of a cell if it may be shown as a number."""
-    if record is None or record.measurement is None:
-        return None
-    return record.measurement if record.measurement.status is Status.VALID else None
+    return record.measurement if record and status(record) is Status.VALID else None
 
 
-def reason(record: CellRecord) -> str:
-    """Why a cell has no valid number, or what its verdict says."""
-    measurement = record.measurement
-    if measurement is not None and measurement.status is not Status.VALID:
-        over = measurement.capacity.reason if measurement.capacity else ""
-        return measurement.reason or over or record.message
-    return record.message
+def reasons(record: CellRecord) -> list[str]:
+    """What to say beside a cell's numbers, or in their place.
+
+    The message of a cell that was compared is a table for its test; reports draw their own.
+    """
+    why = "" if record.comparisons else record.message
+    if not why and record.measurement is not None:
+        why = record.measurement.reason
+    return [text for text in (why, *record.notes) if text]
 
 
 def headline(record: CellRecord) -> Comparison | None:

@@ -240,7 +240,7 @@ def _environment() -> Environment:
         notes=_NOTES,
         number=numbers.number,
         parse=Cell.parse,
-        reason=cells.reason,
+        reasons=cells.reasons,
         row=cells.row,
         sections=_sections,
         shade=_shade,

@@ -12,7 +12,7 @@ from pytest_llmperf.report.cells import (
     STATUSES,
     comparison_texts,
     headline,
-    reason,
+    reasons,
     row,
     speed,
     status,
@@ -120,7 +120,7 @@ def _failures(view: View, rerun: str | None) -> str:
 
 
 def _because(record: CellRecord) -> str:
-    return f": {escape(why)}" if (why := reason(record)) else ""
+    return f": {escape('; '.join(why))}" if (why := reasons(record)) else ""
 
 
 def _prefill(view: View) -> str:
@@ -164,8 +164,8 @@ def _matrix(view: View) -> str:
     ]
     if view.over_capacity:
         parts.append(OVER_CAPACITY_NOTE)
-        reasons = _bullets(f"{r.cell}: {reason(r)}" for r in view.over_capacity)
-        parts.append(_details("Cells over capacity", reasons))
+        listed = _bullets(f"{r.cell}: {'; '.join(reasons(r))}" for r in view.over_capacity)
+        parts.append(_details("Cells over capacity", listed))
     return "\n\n".join([*parts, WARM_NOTE])
 
 
@@ -175,7 +175,7 @@ def _matrix_cell(record: CellRecord | None) -> str:
     m, judged = valid(record), headline(record)
     if m is None:
         word = STATUSES[status(record)]
-        return f"**{word}**" if record.outcome.failed else word
+        return f"**{word}**" if record.failed else word
     lines = [number(speed(m)), f"<sub>{with_unit(m.ttft_ms, 'ms', 0)} TTFT</sub>"]
     if judged is not None:
         lines.append(f"<sub>{change(judged.delta)}</sub>")

@@ -10,7 +10,7 @@ from pytest_llmperf.report.cells import (
     comparison_texts,
     goodness,
     headline,
-    reason,
+    reasons,
     speed,
     status,
     valid,
@@ -159,8 +159,7 @@ def _failures(view: View) -> list[Line]:
     lines: list[Line] = []
     for record in view.failures:
         lines.append([Segment(record.outcome.value, ("red", "bold")), Segment(f" {record.cell}")])
-        if why := reason(record):
-            lines.append(_text(f"  {why}"))
+        lines += [_text(f"  {why}") for why in reasons(record)]
         if record.comparisons:
             lines.append(_text(_columns("metric", "baseline", "measured", "change", "tolerance")))
         for comparison in record.comparisons:

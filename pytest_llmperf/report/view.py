@@ -237,12 +237,13 @@ class View:
     @property
     def counts(self) -> list[tuple[Outcome, int]]:
         """How many cells had each outcome, failures first."""
+        failed = {record.outcome for record in self.failures}
         tally = Counter(record.outcome for record in self.records)
-        return sorted(tally.items(), key=lambda item: not item[0].failed)
+        return sorted(tally.items(), key=lambda item: item[0] not in failed)
 
     @property
     def failures(self) -> list[CellRecord]:
-        return [record for record in self.records if record.outcome.failed]
+        return [record for record in self.records if record.failed]
 
     def having(self, outcome: Outcome) -> list[CellRecord]:
         return [record for record in self.records if record.outcome is outcome]
@@ -257,9 +258,8 @@ class View:
         early = run.interrupted or ("" if run.finished else "not finished")
         detail = f"Stopped early: {early}" if early else ""
         if self.failures:
-            words = ", ".join(
-                f"{n} {outcome.value.lower()}" for outcome, n in self.counts if outcome.failed
-            )
+            tally = Counter(record.outcome.value.lower() for record in self.failures)
+            words = ", ".join(f"{n} {word}" for word, n in tally.items())
             return Verdict("fail", f"{len(self.failures)} of {total} failed: {words}", detail)
         measured = [r for r in self.records if status(r) is Status.VALID]
         if not measured:

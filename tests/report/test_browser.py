@@ -238,15 +238,24 @@ def test_a_phone_never_scrolls_the_page_sideways(
     assert browser.run("parseFloat(getComputedStyle(document.body).fontSize)") >= 16
 
 
-def test_print_leaves_out_what_only_a_screen_can_use(page: chromium.Page) -> None:
-    page.call("Emulation.setEmulatedMedia", media="print")
+def test_print_fits_the_paper_and_leaves_out_what_only_a_screen_can_use(
+    browser: chromium.Page, file: Path
+) -> None:
+    """Landscape A4 within margins of 12 mm is 1032 CSS pixels wide."""
+    browser.emulate(width=1032, scheme="dark")
+    browser.open(file)
+    browser.call("Emulation.setEmulatedMedia", media="print")
     try:
-        shown = page.run("""
+        shown = browser.run("""
           [...document.querySelectorAll('nav, .controls, .command button, button.save')]
             .filter(node => getComputedStyle(node).display !== 'none').length
         """)
-        sorting = page.run("getComputedStyle(document.querySelector('.all th button')).display")
+        width = browser.run("document.documentElement.scrollWidth")
+        ink = browser.run("getComputedStyle(document.body).color")
+        sorting = browser.run("getComputedStyle(document.querySelector('.all th button')).display")
     finally:
-        page.call("Emulation.setEmulatedMedia", media="")
+        browser.call("Emulation.setEmulatedMedia", media="")
     assert shown == 0
+    assert width <= 1032
+    assert ink == "rgb(28, 33, 38)"
     assert sorting != "none"

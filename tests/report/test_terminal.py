@@ -7,8 +7,8 @@ import re
 import pytest
 
 from pytest_llmperf.report.terminal import plain, render
-from pytest_llmperf.result import RunResult
-from tests.support.results import SECRET, published_run, report_rows, troubled_run
+from pytest_llmperf.result import Outcome, RunResult
+from tests.support.results import SECRET, change, published_run, report_rows, troubled_run
 
 
 def matrix(text: str) -> dict[tuple[str, int], str]:
@@ -65,7 +65,8 @@ def test_without_colour_a_regression_stands_out_with_all_its_numbers() -> None:
     assert "! regressed" in text
     assert "REGRESSED decode[8K-c16]" in text
     assert re.search(r"total tok/s +892\.0 +769\.0 +-13\.8 % +±7\.0 %  worse, weak", text)
-    assert "slower steps (the engine got slower)" in text
+    assert "  total tok/s fell: slower steps (the engine got slower)" in text
+    assert "a table" not in text
     assert "tok/s of the 3 attempts: 769.0, 769.0, 769.0" in text
 
 
@@ -118,6 +119,22 @@ def test_a_run_in_which_nothing_is_gated_is_not_called_good() -> None:
         for record in run.cells
     ]
     assert "Nothing could be judged" in plain(render(run.model_copy(update={"cells": cells})))
+
+
+def test_a_verdict_of_invalid_takes_the_numbers_away() -> None:
+    """Also where the measurement itself was valid but lacked what is gated."""
+    run = change(published_run(), "decode[8K-c1]", outcome=Outcome.INVALID, notes=["ITL: missing"])
+    text = plain(render(run))
+    assert matrix(text)["8K", 1] == "INVALID"
+    assert "INVALID decode[8K-c1]\n  ITL: missing" in text
+
+
+def test_a_new_cell_that_fails_its_test_counts_as_a_failure() -> None:
+    """Under CI a cell without a baseline fails unless it is allowed to be new."""
+    run = change(published_run(), "decode[8K-c1]", outcome=Outcome.NEW, failed=True)
+    text = plain(render(run))
+    assert "1 of 64 cells failed: 1 new" in text
+    assert "test_decode[8K-c1]" in text.splitlines()[-1]
 
 
 def test_no_secret_is_shown() -> None:
