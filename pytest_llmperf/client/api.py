@@ -113,6 +113,8 @@ class ServerApi:
                 headers=self._headers,
                 verify=self._tls,
                 timeout=httpx.Timeout(self._timeout_s, connect=CONNECT_S),
+                # a connection for each call: none goes stale, none outlives its event loop
+                limits=httpx.Limits(max_keepalive_connections=0),
                 follow_redirects=False,
             )
         return self._client

@@ -138,8 +138,10 @@ def explain_failure(error: BaseException, url: httpx.URL) -> Unreachable:
         type(cause).__name__ == "TimeoutError" for cause in chain
     ):
         return Unreachable("timeout", f"{where} did not answer in time")
-    if codes & {errno.ECONNRESET, errno.EPIPE} or any(
-        isinstance(cause, httpx.ReadError) for cause in chain
+    if (
+        codes & {errno.ECONNRESET, errno.EPIPE}
+        or any(isinstance(cause, httpx.ReadError) for cause in chain)
+        or "disconnected" in text
     ):
         return Unreachable("lost", f"{where} closed the connection")
     if any(isinstance(cause, httpx.ProtocolError) for cause in chain):

@@ -157,6 +157,7 @@ class Connection(asyncio.Protocol):
         self._unsent: list[memoryview] = []
         self._paused = False
         self._complete = False
+        self._keep_alive = False
         self._at = 0.0
         self._reads = 0
         self._unbodied = 0
@@ -294,9 +295,7 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def _finish(self, exchange: Exchange) -> None:
-        keep = (
-            self._complete and self.usable and not self._unsent and self._parser.should_keep_alive()
-        )
+        keep = self._complete and self.usable and self._keep_alive and not self._unsent
         if not exchange.ended:
             return
         if keep:
@@ -332,6 +331,7 @@ class Connection(asyncio.Protocol):
             self._headers.clear()
             return
         self._complete = True
+        self._keep_alive = self._parser.should_keep_alive()
         if self._exchange is not None:
             self._exchange.eof(self._at)
 

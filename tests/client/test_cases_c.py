@@ -53,8 +53,8 @@ def test_c4_decode_ends_with_the_last_token_not_with_usage(transport: str) -> No
     handler = serving(counted("a", 1), 0.1, counted("b", 2), 0.4, STOP, usage(2), DONE)
     (record,) = drive(handler, transport=transport)
     assert record.ended_at is not None
-    assert 0.1 <= record.stamps[-1] - record.stamps[0] < 0.35
-    assert record.ended_at - record.stamps[-1] >= 0.4
+    assert 0.08 <= record.stamps[-1] - record.stamps[0] < 0.35
+    assert record.ended_at - record.stamps[-1] >= 0.38
 
 
 def test_c5_stamps_are_taken_at_arrival_not_after_the_work() -> None:

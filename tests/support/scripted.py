@@ -99,14 +99,15 @@ Handler = Callable[[Request, Reply], Awaitable[None]]
 class ScriptedServer:
     """``with ScriptedServer({"/v1/models": handler}) as server: ... server.url``.
 
-    A path without a handler answers 404. ``requests`` lists what came, ``open_now`` and
-    ``open_peak`` count handlers running at the same time.
+    A path without a handler answers 404. ``requests`` and ``connections`` (peer addresses) list
+    what came, ``open_now`` and ``open_peak`` count handlers running at the same time.
     """
 
     routes: dict[str, Handler]
     requests: list[Request] = field(default_factory=list)
     open_now: int = 0
     open_peak: int = 0
+    connections: list[Any] = field(default_factory=list)
     url: str = ""
     ssl: Any = None
 
@@ -146,6 +147,7 @@ class ScriptedServer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.connections.append(writer.get_extra_info("peername"))
         try:
             with contextlib.suppress(
                 ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
