@@ -176,7 +176,7 @@ def _read_tolerances(values: Values) -> dict[str, float]:
             fraction = float(number)
         except ValueError as error:
             raise bad_value("tolerance", f"{text!r}: {error}") from None
-        if not 0 < fraction < 10:
+        if not 0 < fraction < 1:
             raise bad_value("tolerance", f"{text!r}: a fraction, 0.1 is 10 %")
         tolerances[name] = fraction
     return tolerances

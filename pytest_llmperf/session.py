@@ -11,6 +11,7 @@ from pytest_llmperf import __version__, update
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.profiles import profile_path
 from pytest_llmperf.client.api import ServerApi
+from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.isolation import run_apart
@@ -33,6 +34,9 @@ from pytest_llmperf.verdict import Gate, count, fails, judge, needs_confirmation
 CONFIRMATIONS = 2
 """Further attempts when a cell looks worse; the median of the three is judged."""
 
+RETRIES = 2
+"""Further attempts when this host, not the server, was what a cell measured."""
+
 HEALTH_S = 5.0
 """A server that answers nothing for this long after a failed cell is taken to be gone."""
 
@@ -43,6 +47,7 @@ class Run:
     def __init__(
         self,
         settings: Settings,
+        url: str,
         connection: Connection,
         server: ServerInfo,
         run_settings: RunSettings,
@@ -53,6 +58,8 @@ class Run:
         say: Callable[[str], None],
     ) -> None:
         self.settings = settings
+        self.url = redact(url)
+        """As the user wrote it, so that a report can name the command that measures again."""
         self.connection = connection
         self.server = server
         self.run_settings = run_settings
@@ -81,6 +88,14 @@ class Run:
         """Measure one cell once; never raises for what a server does."""
         measure = self._measurer.prefill if cell.phase == "prefill" else self._measurer.decode
         measurement = await run_apart(lambda: measure(cell))
+        for _ in range(RETRIES):
+            if not client_bound(measurement.client):
+                break
+            first, measurement = measurement, await run_apart(lambda: measure(cell))
+            note = Notice(code="measured-again", text=f"an attempt was thrown away: {first.reason}")
+            measurement = measurement.model_copy(
+                update={"warnings": [*first.warnings, note, *measurement.warnings]}
+            )
         if measurement.status is Status.INVALID:
             await self._look_after_server(cell)
         return measurement
@@ -138,7 +153,7 @@ class Run:
             finished=finished,
             interrupted=interrupted or self.stop_reason,
             simulated=self.server.simulated,
-            url=redact(self.connection.url),
+            url=self.url,
             profile=self.settings.hardware,
             hardware=hardware.model_dump(exclude_none=True) if hardware else {},
             run_info=dict(self.settings.run_info),

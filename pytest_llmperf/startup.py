@@ -70,7 +70,7 @@ def start_run(selection: Selection, items: list[pytest.Item]) -> Run:
         )
         settings = replace(settings, connection=connection)
         cells = [cell for item in items if (cell := cell_of(item))]
-        built = _build(settings, connection, api, connected, profile, closers.pop_all(), say)
+        built = _build(settings, url, connection, api, connected, profile, closers.pop_all(), say)
     built.stale = [] if profile is None else _stale(selection, profile)
     _announce(built, cells, say)
     return built
@@ -78,6 +78,7 @@ def start_run(selection: Selection, items: list[pytest.Item]) -> Run:
 
 def _build(
     settings: Settings,
+    url: str,
     connection: Connection,
     api: ServerApi,
     connected: Connected,
@@ -112,7 +113,7 @@ def _build(
             settings.kv_tokens,
         )
         built = Run(
-            settings, connection, server, run_settings, measurer, gate, profile,
+            settings, url, connection, server, run_settings, measurer, gate, profile,
             closers.pop_all(), say,
         )  # fmt: skip
     built.warnings += warnings

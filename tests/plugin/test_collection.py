@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -84,12 +85,10 @@ def test_a_marker_gives_a_test_its_own_matrix(perf: pytest.Pytester) -> None:
         def test_mine(llm, decode_cell): pass
         """
     )
-    assert collected(perf.runpytest("--collect-only", "-q", "--hardware=rtxpro6k_x4")) == [
-        "test_mine[2K-c3]",
-        "test_mine[2K-c5]",
-    ]
-    narrowed = perf.runpytest("--collect-only", "-q", "--llm-concurrency=7")
-    assert collected(narrowed) == ["test_mine[2K-c7]"]
+    own = ["test_a_marker_gives_a_test_its_own_matrix.py", "--collect-only", "-q"]
+    both = ["test_mine[2K-c3]", "test_mine[2K-c5]"]
+    assert collected(perf.runpytest(*own, "--hardware=rtxpro6k_x4")) == both
+    assert collected(perf.runpytest(*own, "--llm-concurrency=7")) == ["test_mine[2K-c7]"]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +136,8 @@ def test_the_short_name_of_hardware_is_left_to_a_project_that_owns_it(
             assert pytestconfig.getoption("--llm-hardware") is None
         """
     )
-    args = ["--hardware", "theirs", "-p", "no:randomly"]
-    assert perf.runpytest(*args).ret == 0
+    own = "test_the_short_name_of_hardware_is_left_to_a_project_that_owns_it.py"
+    assert perf.runpytest(own, "--hardware", "theirs").ret == 0
 
 
 def test_the_plugin_can_be_switched_off(perf: pytest.Pytester) -> None:
@@ -158,8 +157,10 @@ def test_nothing_heavy_is_imported_while_only_collecting(perf: pytest.Pytester) 
         """
     )
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-s", "--collect-only", "-q", "--hardware=rtxpro6k_x4"],
+        # pytest-randomly imports numpy to seed it
+        [sys.executable, "-m", "pytest", "-s", "-q", "--collect-only", "-p", "no:randomly"],
         cwd=perf.path,
+        env={**os.environ, "PYTEST_ADDOPTS": "--hardware=rtxpro6k_x4"},
         capture_output=True,
         text=True,
         timeout=60,
