@@ -33,6 +33,8 @@ from pytest_llmperf.sim.wire import Personality, Served
 
 LLAMACPP_SLOTS = 4
 _GRACE_S = 2.0
+_SHORTEST = 64
+"""Tokens; a chat's template takes 43."""
 
 
 def load_profile(parameters: SimParameters, baselines_dir: Path) -> Baseline:
@@ -74,9 +76,15 @@ def build_engine(parameters: SimParameters, baseline: Baseline) -> EngineModel:
         prefix_cache=parameters.prefix_cache,
     )
     try:
-        return engine.vary(variation, parameters.seed)
+        engine = engine.vary(variation, parameters.seed)
     except ValueError as problem:
         raise ConfigError(str(problem)) from None
+    if engine.max_model_len < _SHORTEST:
+        raise ConfigError(
+            f"{engine.kv_tokens} KV tokens hold requests of {engine.max_model_len} tokens at most; "
+            f"give the simulator kv_tokens and max_model_len for at least {_SHORTEST}"
+        )
+    return engine
 
 
 def describe(parameters: SimParameters, baseline: Baseline, engine: EngineModel) -> Served:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -320,7 +321,7 @@ def test_vllm_sends_a_chunk_a_step_under_speculation() -> None:
         counts = [e["usage"]["completion_tokens"] for e in found if e != "[DONE]"]
         assert counts[0] == 0
         assert counts[-1] == 200
-        steps = [b - a for a, b in zip(counts[:-2], counts[1:-1], strict=True)]
+        steps = [b - a for a, b in pairwise(counts[:-1])]
         assert max(steps) > 1
         texts = [e["choices"][0]["delta"]["content"] for e in found[1:-2]]
         assert [len(text.split()) for text in texts] == steps
