@@ -14,6 +14,7 @@ from pytest_llmperf.measure.memory import Memory
 from pytest_llmperf.result import Capacity
 
 _LOOK_S = 0.02
+_SURE = 3
 
 
 class Ramp:
@@ -33,8 +34,8 @@ class Ramp:
         self._agrees = False
         self._nobody_waited = False
         """Since the ramp has held."""
-        self._one_short = True
-        """All gauges so far said nobody waits, yet one stream was missing."""
+        self._one_short = 0
+        """So many gauges in a row said that nobody waits, yet one stream was missing."""
 
     async def settle(
         self,
@@ -65,7 +66,7 @@ class Ramp:
             else:
                 held_since, self._nobody_waited = None, False
             if now - began > limit_s:
-                if progress.with_token == self._concurrency and self._one_short and self._judged:
+                if progress.with_token == self._concurrency and self._one_short >= _SURE:
                     # a gauge that counts one too few is no reason to turn a cell away
                     self._memory.gauge_moves = False
                     return
@@ -83,7 +84,8 @@ class Ramp:
         restarting = progress.with_token - progress.decoding
         self._agrees = gauges.running + restarting >= self._concurrency and waiting <= restarting
         self._nobody_waited |= waiting == 0
-        self._one_short &= waiting == 0 and gauges.running == self._concurrency - 1
+        short = waiting == 0 and gauges.running == self._concurrency - 1
+        self._one_short = self._one_short + 1 if short else 0
 
     def _trust(self) -> bool:
         if not self._memory.gauge_moves:

@@ -65,7 +65,7 @@ def test_a_restarting_stream_in_figures() -> None:
     assert found["in_flight_avg"] == pytest.approx(2)
     assert found["busy_tok_s"] == pytest.approx(2 * 50 / 0.98)
     assert found["output_tokens"] == 500
-    assert sum(found["series"].tokens) == pytest.approx(500)
+    assert sum(found["series"].tokens) == pytest.approx(500, abs=0.1)
 
 
 def test_c10_throughput_is_what_came_not_a_rate_times_what_was_asked_for() -> None:
