@@ -217,6 +217,8 @@ def _text(text: str, *style: str) -> Line:
 
 
 def _row(label: str, segments: list[Segment]) -> Line:
+    while segments and not segments[-1].text:
+        segments = segments[:-1]
     cells = [Segment(segment.text.rjust(_COLUMN), segment.style) for segment in segments]
     return [Segment(label.ljust(_LABEL), ("bold",)), *cells]
 

@@ -272,7 +272,8 @@ class View:
         if not any(c.gated and c.verdict in ("ok", "better") for r in measured
                    for c in r.comparisons):  # fmt: skip
             return Verdict("fail", "Nothing could be judged", "No cell had a gated metric.")
-        return Verdict("pass", f"No regression in {total}", f"Against the baseline {run.profile}.")
+        good = f"No regression in {count(len(measured), 'measured cell')}"
+        return Verdict("pass", good, f"Against the baseline {run.profile}.")
 
     @property
     def cell_warnings(self) -> list[tuple[str, str, list[str]]]:

@@ -96,7 +96,7 @@ def test_the_end_is_the_command_that_measures_the_failed_cells_again() -> None:
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (published_run(), "No regression in 64 cells"),
+        (published_run(), "No regression in 42 measured cells"),
         (published_run(compared=False), "nothing compared. Why: no hardware profile was named"),
         (published_run(simulated=True), "SIMULATED: numbers of the built-in simulator"),
         (published_run(finished=False, interrupted="Ctrl-C"), "Stopped early: Ctrl-C"),
