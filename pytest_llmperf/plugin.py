@@ -78,9 +78,9 @@ def llm(request: pytest.FixtureRequest) -> Llm:
 
 
 def pytest_report_teststatus(
-    report: pytest.TestReport,
+    report: pytest.TestReport | pytest.CollectReport,
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    outcome = dict(report.user_properties).get("llmperf_outcome")
+    outcome = dict(getattr(report, "user_properties", ())).get("llmperf_outcome")
     if outcome == "OVERCAP" and report.skipped:
         # stays in the "skipped" category, so that -rs and report plugins count it
         return "skipped", "O", ("OVERCAP", {"yellow": True})

@@ -59,7 +59,7 @@ def _axis(
     if not texts:
         if values.given(stem) is not None:
             raise bad_value(stem, "the list is empty")
-        return default
+        return default if values.get(stem) is None else ()
     numbers = []
     for text in texts:
         try:
