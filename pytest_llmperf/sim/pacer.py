@@ -130,7 +130,7 @@ class Pacer:
                 await self._sleep_or_work(due + step.duration_s)
                 due = max(due, min(due + step.duration_s, clock()))
                 continue
-            self._admit(step, due)
+            self._admit(step, clock())
             due += step.duration_s + self._stall
             self._stall = 0.0
             now = await _sleep_until(due)

@@ -387,7 +387,8 @@ def test_vllm_queue_limit_refuses_inside_the_stream() -> None:
         client(process) as b,
         a.stream("POST", "/v1/chat/completions", json=chat(200)) as first,
     ):
-        next(first.iter_lines())
+        lines = first.iter_lines()
+        next(lines)
         with b.stream("POST", "/v1/chat/completions", json=chat(200)):
             found = _until_error(http)
     assert found[-1] == "[DONE]"

@@ -73,7 +73,8 @@ def test_close_ends_it_and_may_be_repeated() -> None:
 def test_close_ends_it_in_the_middle_of_a_stream() -> None:
     with serving(f"{FAST}decode_speed=0.01") as (process, http):
         with http.stream("POST", "/v1/chat/completions", json=chat(4000)) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()
+            next(lines)
             process.close()
         assert not alive(process.pid)
 
