@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -169,6 +170,17 @@ async def _sleep_until(at: float) -> None:
     delay = at - time.monotonic()
     if delay > 0:
         await asyncio.sleep(delay)
+
+
+@contextlib.contextmanager
+def quick_threads() -> Iterator[None]:
+    """Let the servers' threads have their turn in time: they share the interpreter with us."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 class FakeEngine:
