@@ -25,7 +25,7 @@ _EARLY_S = 0.0005
 async def _sleep_until(due: float) -> float:
     """Sleep, and return the time. Again if woken early: uvloop's timers start at the time its
     iteration began, which after a large batch is milliseconds ago."""
-    while (left := due - (now := clock())) > _EARLY_S:
+    while (left := due - (now := clock())) > _EARLY_S:  # noqa: ASYNC110 - no event, the clock
         await asyncio.sleep(left)
     return now
 
@@ -62,7 +62,7 @@ class Pacer:
         self._effective = replace(scheduler.stats)
         """Totals of the steps that are over."""
         self._prefill_s = self._decode_s = 0.0
-        self._sequence_steps = self._finished = self._cached = self._longest = 0
+        self._sequence_steps = self._finished = self._longest = 0
         self.started = clock()
 
     def moment(self, request: int | None = None, made: int = 0) -> Moment:
@@ -96,7 +96,6 @@ class Pacer:
             kv_use=stats.kv_use,
             preemptions=past.preemptions,
             prompt_tokens=past.prompt_tokens,
-            cached_tokens=past.prefix_hits,
             generated_tokens=past.generation_tokens,
             prefix_queries=past.prefix_queries,
             prefix_hits=past.prefix_hits,

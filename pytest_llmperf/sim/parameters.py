@@ -161,6 +161,15 @@ def split_query(query: str) -> list[tuple[str, str]]:
     return [(key, unquote(value)) for key, _, value in pairs]
 
 
+def with_seed(spec: str, more: int) -> str:
+    """The spec with a seed so much higher: another run, with a draw of its own of the noise."""
+    if not more:
+        return spec
+    head, _, query = spec.partition("?")
+    kept = [part for part in query.split("&") if part and not part.startswith("seed=")]
+    return f"{head}?{'&'.join([*kept, f'seed={parse_spec(spec).seed + more}'])}"
+
+
 def parse_parameters(pairs: list[tuple[str, str]], profile: str | None = None) -> SimParameters:
     """Parameters as name and text. Repeated: fault, slow_ctx, slow_conc.
 

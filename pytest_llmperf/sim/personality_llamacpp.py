@@ -39,6 +39,39 @@ _WORDS = {
 }
 
 
+_SERIES = (
+    ("prompt_tokens_total", "counter", "computed_tokens",
+     "Number of prompt tokens processed, excluding cached tokens"),
+    ("prompt_tokens_cached_total", "counter", "prefix_hits",
+     "Number of prompt tokens reused from the cache"),
+    ("prompt_seconds_total", "counter", "prefill_s", "Total time spent processing prompts"),
+    ("tokens_predicted_total", "counter", "generated_tokens",
+     "Number of generation tokens processed"),
+    ("tokens_predicted_seconds_total", "counter", "decode_s",
+     "Total time spent generating tokens"),
+    ("n_decode_total", "counter", "steps",
+     "Total number of llama_decode() calls, excluding speculative decoding and multimodal "
+     "decoding"),
+    ("n_tokens_max", "counter", "longest",
+     "Largest observed sequence length (prompt + generation)"),
+    ("spec_decode_num_draft_tokens_total", "counter", "draft_tokens",
+     "Speculative: Total draft tokens generated"),
+    ("spec_decode_num_accepted_tokens_total", "counter", "accepted",
+     "Speculative: Total draft tokens accepted by the target model"),
+    ("spec_decode_num_drafts_total", "counter", "drafts",
+     "Speculative: Total speculative decoding verification steps"),
+    ("prompt_tokens_seconds", "gauge", "prompt_tok_s",
+     "Average prompt throughput in tokens/s"),
+    ("predicted_tokens_seconds", "gauge", "decode_tok_s",
+     "Average generation throughput in tokens/s"),
+    ("requests_processing", "gauge", "running", "Number of requests processing"),
+    ("requests_deferred", "gauge", "waiting", "Number of requests deferred"),
+    ("n_busy_slots_per_decode", "gauge", "busy_slots",
+     "Average number of busy slots per llama_decode() call"),
+)  # fmt: skip
+"""Name, type, field of `Counters`, help."""
+
+
 def _usage(job: Job, made: int) -> dict[str, Any]:
     made = round(made * job.usage_factor)
     return {
@@ -278,8 +311,8 @@ class LlamaCpp:
 
     def metrics(self, now: Counters, gauges: bool) -> Answer:
         series = [
-            (f"llamacpp:{name}", kind, text, "", round(value, 6))
-            for name, kind, text, value in _series(now)
+            (f"llamacpp:{name}", kind, text, "", round(getattr(now, attribute), 6))
+            for name, kind, attribute, text in _SERIES
             if gauges
         ]
         start = (b"process-start-time-unix", b"%d" % self._served.created)
@@ -299,86 +332,3 @@ class LlamaCpp:
 
     def templated(self, prompt: str) -> Answer | None:
         return answer({"prompt": prompt})
-
-
-def _series(now: Counters) -> list[tuple[str, str, str, float]]:
-    counter, gauge = "counter", "gauge"
-    computed = now.prompt_tokens - now.cached_tokens
-    return [
-        (
-            "prompt_tokens_total",
-            counter,
-            "Number of prompt tokens processed, excluding cached tokens",
-            computed,
-        ),
-        (
-            "prompt_tokens_cached_total",
-            counter,
-            "Number of prompt tokens reused from the cache",
-            now.cached_tokens,
-        ),
-        ("prompt_seconds_total", counter, "Total time spent processing prompts", now.prefill_s),
-        (
-            "tokens_predicted_total",
-            counter,
-            "Number of generation tokens processed",
-            now.generated_tokens,
-        ),
-        (
-            "tokens_predicted_seconds_total",
-            counter,
-            "Total time spent generating tokens",
-            now.decode_s,
-        ),
-        (
-            "n_decode_total",
-            counter,
-            "Total number of llama_decode() calls, excluding speculative decoding and multimodal "
-            "decoding",
-            now.steps,
-        ),
-        (
-            "n_tokens_max",
-            counter,
-            "Largest observed sequence length (prompt + generation)",
-            now.longest,
-        ),
-        (
-            "spec_decode_num_draft_tokens_total",
-            counter,
-            "Speculative: Total draft tokens generated",
-            now.draft_tokens,
-        ),
-        (
-            "spec_decode_num_accepted_tokens_total",
-            counter,
-            "Speculative: Total draft tokens accepted by the target model",
-            now.accepted,
-        ),
-        (
-            "spec_decode_num_drafts_total",
-            counter,
-            "Speculative: Total speculative decoding verification steps",
-            now.drafts,
-        ),
-        (
-            "prompt_tokens_seconds",
-            gauge,
-            "Average prompt throughput in tokens/s",
-            computed / now.prefill_s if now.prefill_s else 0,
-        ),
-        (
-            "predicted_tokens_seconds",
-            gauge,
-            "Average generation throughput in tokens/s",
-            now.generated_tokens / now.decode_s if now.decode_s else 0,
-        ),
-        ("requests_processing", gauge, "Number of requests processing", now.running),
-        ("requests_deferred", gauge, "Number of requests deferred", now.waiting),
-        (
-            "n_busy_slots_per_decode",
-            gauge,
-            "Average number of busy slots per llama_decode() call",
-            now.sequence_steps / now.steps if now.steps else 0,
-        ),
-    ]

@@ -45,6 +45,28 @@ def _usage(job: Job, made: int, final: bool) -> dict[str, Any]:
     return usage
 
 
+_SERIES = (
+    ("num_requests_running", "gauge", "running",
+     "Number of requests in model execution batches."),
+    ("num_requests_waiting", "gauge", "waiting", "Number of requests waiting to be processed."),
+    ("kv_cache_usage_perc", "gauge", "kv_use", "KV-cache usage. 1 means 100 percent usage."),
+    ("num_preemptions_total", "counter", "preemptions",
+     "Cumulative number of preemption from the engine."),
+    ("prefix_cache_queries_total", "counter", "prefix_queries",
+     "Prefix cache queries, in terms of number of queried tokens."),
+    ("prefix_cache_hits_total", "counter", "prefix_hits",
+     "Prefix cache hits, in terms of number of cached tokens."),
+    ("prompt_tokens_total", "counter", "prompt_tokens", "Number of prefill tokens processed."),
+    ("generation_tokens_total", "counter", "generated_tokens",
+     "Number of generation tokens processed."),
+    ("spec_decode_num_drafts_total", "counter", "drafts", "Number of spec decoding drafts."),
+    ("spec_decode_num_draft_tokens_total", "counter", "draft_tokens", "Number of draft tokens."),
+    ("spec_decode_num_accepted_tokens_total", "counter", "accepted",
+     "Number of accepted tokens."),
+)  # fmt: skip
+"""Name, type, field of `Counters`, help."""
+
+
 class VllmStream:
     """One streamed answer. Chunks are filled into a form that is prepared once per request."""
 
@@ -267,8 +289,7 @@ class Vllm:
 
     def metrics(self, now: Counters, gauges: bool) -> Answer:
         served = self._served
-        label = f'engine="0",model_name={json.dumps(served.model)}'
-        labels = "{" + label + "}"
+        labels = f'{{engine="0",model_name={json.dumps(served.model)}}}'
         series: list[tuple[str, str, str, str, float]] = [
             (
                 "process_start_time_seconds",
@@ -280,13 +301,11 @@ class Vllm:
         ]
         if gauges:
             series += [
-                (f"vllm:{name}", kind, text, labels, float(value))
-                for name, kind, text, value in _series(now)
+                (f"vllm:{name}", kind, text, labels, float(getattr(now, attribute)))
+                for name, kind, attribute, text in _SERIES
             ]
-            finished = (
-                f'{{engine="0",finished_reason="length",model_name={json.dumps(served.model)}}}'
-            )
             text = "Count of successfully processed requests."
+            finished = labels.replace(",", ',finished_reason="length",', 1)
             series.append(
                 ("vllm:request_success_total", "counter", text, finished, float(now.finished))
             )
@@ -337,75 +356,3 @@ class Vllm:
 
     def templated(self, prompt: str) -> Answer | None:
         return None
-
-
-def _series(now: Counters) -> list[tuple[str, str, str, float]]:
-    requests, counter = "gauge", "counter"
-    return [
-        (
-            "num_requests_running",
-            requests,
-            "Number of requests in model execution batches.",
-            now.running,
-        ),
-        (
-            "num_requests_waiting",
-            requests,
-            "Number of requests waiting to be processed.",
-            now.waiting,
-        ),
-        (
-            "kv_cache_usage_perc",
-            requests,
-            "KV-cache usage. 1 means 100 percent usage.",
-            now.kv_use,
-        ),
-        (
-            "num_preemptions_total",
-            counter,
-            "Cumulative number of preemption from the engine.",
-            now.preemptions,
-        ),
-        (
-            "prefix_cache_queries_total",
-            counter,
-            "Prefix cache queries, in terms of number of queried tokens.",
-            now.prefix_queries,
-        ),
-        (
-            "prefix_cache_hits_total",
-            counter,
-            "Prefix cache hits, in terms of number of cached tokens.",
-            now.prefix_hits,
-        ),
-        (
-            "prompt_tokens_total",
-            counter,
-            "Number of prefill tokens processed.",
-            now.prompt_tokens,
-        ),
-        (
-            "generation_tokens_total",
-            counter,
-            "Number of generation tokens processed.",
-            now.generated_tokens,
-        ),
-        (
-            "spec_decode_num_drafts_total",
-            counter,
-            "Number of spec decoding drafts.",
-            now.drafts,
-        ),
-        (
-            "spec_decode_num_draft_tokens_total",
-            counter,
-            "Number of draft tokens.",
-            now.draft_tokens,
-        ),
-        (
-            "spec_decode_num_accepted_tokens_total",
-            counter,
-            "Number of accepted tokens.",
-            now.accepted,
-        ),
-    ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import select
 import socket
 import sys
 import threading
@@ -205,17 +204,23 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def end_with_parent(stop: Callable[[], None]) -> None:
-    """Stop when the process that started this one closes our stdin, or is gone; at once if a hung
-    event loop does not stop in time."""
+    """Stop when the process that started this one closes our stdin, or is gone (a child of its own
+    may hold that pipe); at once if a hung event loop does not stop in time."""
     parent = os.getppid()
 
-    def watch() -> None:
+    def wait_for_end_of_stdin() -> None:
+        while os.read(0, 4096):
+            pass
+
+    def wait_for_new_parent() -> None:
         while os.getppid() == parent:
-            readable, _, _ = select.select([0], [], [], 0.5)
-            if readable and not os.read(0, 4096):
-                break
+            time.sleep(0.5)
+
+    def end_after(wait: Callable[[], None]) -> None:
+        wait()
         stop()
         time.sleep(_GRACE_S)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    for wait in (wait_for_end_of_stdin, wait_for_new_parent):
+        threading.Thread(target=end_after, args=(wait,), daemon=True).start()

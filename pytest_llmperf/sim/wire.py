@@ -58,12 +58,11 @@ class Times:
 class Counters:
     """What the engine did since it started; gauges as of now."""
 
-    running: int
-    waiting: int
+    running: float
+    waiting: float
     kv_use: float
     preemptions: float
     prompt_tokens: float
-    cached_tokens: float
     generated_tokens: float
     prefix_queries: float
     prefix_hits: float
@@ -76,8 +75,24 @@ class Counters:
     finished: float
     prefill_s: float
     decode_s: float
-    longest: int
+    longest: float
     """Tokens of the longest sequence so far."""
+
+    @property
+    def computed_tokens(self) -> float:
+        return self.prompt_tokens - self.prefix_hits
+
+    @property
+    def prompt_tok_s(self) -> float:
+        return self.computed_tokens / self.prefill_s if self.prefill_s else 0.0
+
+    @property
+    def decode_tok_s(self) -> float:
+        return self.generated_tokens / self.decode_s if self.decode_s else 0.0
+
+    @property
+    def busy_slots(self) -> float:
+        return self.sequence_steps / self.steps if self.steps else 0.0
 
 
 @dataclass(frozen=True)

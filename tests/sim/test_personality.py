@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from pytest_llmperf.sim.process import start
-from tests.sim.serving import FAST, chat, client, complete, events, serving
+from tests.sim.serving import FAST, chat, client, complete, events, metric, serving, wait_for
 
 CAPTURES = Path(__file__).parent.parent / "data" / "captures"
 # vLLM sends the first only with a server flag; the second says that this is a simulator
@@ -385,22 +385,13 @@ def test_vllm_queue_limit_refuses_inside_the_stream() -> None:
         serving(f"{FAST}slots=1&queue_limit=1&decode_speed=0.02") as (process, http),
         client(process) as a,
         client(process) as b,
-        a.stream("POST", "/v1/chat/completions", json=chat(200)) as first,
+        a.stream("POST", "/v1/chat/completions", json=chat(4000)) as first,
     ):
         lines = first.iter_lines()
         next(lines)
-        with b.stream("POST", "/v1/chat/completions", json=chat(200)):
-            found = _until_error(http)
+        with b.stream("POST", "/v1/chat/completions", json=chat(4000)):
+            assert wait_for(lambda: metric(http, "vllm:num_requests_waiting") == 1)
+            found = complete(http, chat(1))
     assert found[-1] == "[DONE]"
     assert found[0]["error"]["code"] == 503
     assert found[0]["error"]["type"] == "Service Unavailable"
-
-
-def _until_error(http: httpx.Client) -> list[Any]:
-    """The second request is in the queue after its host work, about a millisecond."""
-    for _ in range(20):
-        with http.stream("POST", "/v1/chat/completions", json=chat(1)) as answer:
-            lines = answer.iter_lines()
-            if '"error"' in (first := next(lines)):
-                return events("\n".join([first, *lines]))
-    raise AssertionError("no request was refused")

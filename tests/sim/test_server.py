@@ -177,7 +177,7 @@ def test_a_huge_prompt_does_not_stall_the_streams(tmp_path: Path) -> None:
         assert len(truth.steps) > 10
         return max(b - a for (a, _), (b, _) in pairwise(truth.steps))
 
-    assert min(longest_gap(number) for number in range(3)) < 0.1
+    assert any(longest_gap(number) < 0.1 for number in range(3))
 
 
 def test_bad_bodies_are_refused_in_words() -> None:
