@@ -21,6 +21,13 @@ LOADING_S = 600.0
 """A server that says it is loading is waited for this long, unless told otherwise."""
 _MODELS_KEPT = 100
 _HOPELESS = ("dns", "not-http")
+_HINTS = {
+    "lost": "is it https://, or another port? check --llm-url",
+    "not-http": "is it https://, or another port? check --llm-url",
+    "timeout": "check host and port in --llm-url, and the server's log",
+    "network": "check --llm-url",
+}
+"""Cause -> what to do, where the words of the failure do not say."""
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 2.0
 
@@ -103,7 +110,9 @@ async def _wait_until_ready(
             if error.cause == "tls":
                 raise ServerUnusable(f"{error} (--llm-ca FILE, --llm-insecure)") from error
             if error.cause in _HOPELESS or waited >= limit:
-                raise
+                if (hint := _HINTS.get(error.cause)) is None:
+                    raise
+                raise ServerUnusable(f"{error}; {hint}") from error
         else:
             if health != 503 and status not in unready:
                 return status, text

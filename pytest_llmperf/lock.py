@@ -10,7 +10,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pytest_llmperf.client.http import parse_root
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.redact import redact
 
 
 class ServerLock:
@@ -20,21 +22,28 @@ class ServerLock:
         """Take the lock.
 
         Raises:
-            ConfigError: when another process on this host measures that server; it is named.
+            ConfigError: when another process on this host measures that server; it is named. Or
+                when the address, or the lock file, cannot be used.
         """
-        digest = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+        digest = hashlib.sha256(_spell(url).encode()).hexdigest()[:16]
         folder = Path(tempfile.gettempdir()) / f"llmperf-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
         self._lock = FileLock(folder / f"{digest}.lock")
         self._holder = folder / f"{digest}.json"
         try:
+            folder.mkdir(mode=0o700, exist_ok=True)
             self._lock.acquire(timeout=0)
+            self._holder.write_text(json.dumps({"pid": os.getpid(), "cwd": str(Path.cwd())}))
         except Timeout:
             raise ConfigError(
-                f"{url} is being measured by {self._read_holder()}; two runs at once would "
+                f"{redact(url)} is being measured by {self._read_holder()}; two runs at once would "
                 "measure each other. Wait for it to end, or stop it."
             ) from None
-        self._holder.write_text(json.dumps({"pid": os.getpid(), "cwd": str(Path.cwd())}))
+        except OSError as error:
+            self._lock.release()
+            raise ConfigError(
+                f"cannot lock the server for this run: {folder}: {error.strerror}; make room or "
+                "rights there, or name another folder in TMPDIR"
+            ) from None
 
     def _read_holder(self) -> str:
         try:
@@ -46,3 +55,10 @@ class ServerLock:
     def release(self) -> None:
         """Give the server free. Doing it twice is harmless."""
         self._lock.release()
+
+
+def _spell(url: str) -> str:
+    """One spelling for all addresses of a server; the scheme does not tell servers apart."""
+    root = parse_root(url)
+    host = "127.0.0.1" if root.host == "localhost" else root.host
+    return f"{host}:{root.port or {'http': 80}.get(root.scheme, 443)}{root.path.rstrip('/')}"
