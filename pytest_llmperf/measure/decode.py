@@ -42,6 +42,8 @@ class Recording:
     edges: Edges | None
     whole: Edges | None
     """From before the load to after the window."""
+    scout: StreamRecord
+    """The last single request with the prompt; it came to its end, so it knows all counts."""
     warm: bool | None
     """Whether the scouts saw the streams' prompts in the cache; None where nothing says so."""
     drained: bool
@@ -71,8 +73,8 @@ class DecodeCell:
         self._report("drain", 0.0, self._timing.drain_s)
         await self._watch.drain(self._timing.drain_s)
         for attempt in (1, 2):
-            prompts, warm_s = await self._scout()
-            recording = await self._measure(prompts, warm_s)
+            prompts, scout = await self._scout()
+            recording = await self._measure(prompts, scout)
             refusal = _refusal(recording.records)
             if refusal is None:
                 return recording
@@ -87,8 +89,8 @@ class DecodeCell:
 
     # Scout
 
-    async def _scout(self) -> tuple[list[Prompt], float]:
-        """The streams' prompts, in the server's cache, and seconds to a warm first token."""
+    async def _scout(self) -> tuple[list[Prompt], Answer]:
+        """The streams' prompts, in the server's cache, and the answer to a warm request."""
         self._report("scout", 0.0)
         context, streams = self._cell.context, self._cell.concurrency
         prompt = self._memory.shared.get(context)
@@ -108,7 +110,7 @@ class DecodeCell:
         elif streams > 1 and self._warm is not None and not self._memory.one_cache:
             # the cache may be one per slot, rank or replica
             self._memory.one_cache = await self._warm_each(prompts)
-        return prompts, answer.ttft
+        return prompts, answer
 
     async def _warm_each(self, prompts: list[Prompt]) -> bool:
         """Send every stream's prompt unmeasured, and again if they were not all cached. True when
@@ -120,9 +122,9 @@ class DecodeCell:
 
     # Ramp, window, close
 
-    async def _measure(self, prompts: list[Prompt], warm_s: float) -> Recording:
+    async def _measure(self, prompts: list[Prompt], scout: Answer) -> Recording:
         form, timing = self._memory.form, self._timing
-        limit_s = self._ramp_limit(warm_s)
+        limit_s = self._ramp_limit(scout.ttft)
         body = {
             id(prompt): json.dumps(form.body(prompt, self._setup.workload.max_tokens)).encode()
             for prompt in prompts
@@ -160,6 +162,7 @@ class DecodeCell:
             scrapes=inside,
             edges=edges(first, last, timing.duration_s),
             whole=Edges(before.gauges, last.gauges) if before and last else None,
+            scout=scout.record,
             warm=self._warm,
             drained=await self._close(),
         )
@@ -239,6 +242,7 @@ class DecodeCell:
                 left_s=None if left_s is None else max(left_s, 0.0),
                 tok_s=self._rate.value if progress else None,
                 active=progress.decoding if progress else None,
+                waiting=seen.waiting if progress and (seen := self._watch.latest) else None,
                 tokens=progress.tokens if progress else 0,
             )
         )

@@ -25,6 +25,8 @@ class CellProgress:
     """Over the last half second or so; None before there is load."""
     active: int | None = None
     """Streams that are decoding."""
+    waiting: int | None = None
+    """Requests in the server's queue; None where it does not say."""
     tokens: int = 0
 
     @property

@@ -241,12 +241,16 @@ class Measurer:
 def _usage_mode(found: Recording) -> UsageMode:
     """How the server told its counts, from what it did and not from what it was asked."""
     seen = {record.usage_seen for stream in found.records for record in stream}
-    return "continuous" if "continuous" in seen else "final" if "final" in seen else "none"
+    if "continuous" in seen:
+        return "continuous"
+    return "final" if "final" in seen or found.scout.usage_seen else "none"
 
 
 def _last(found: Recording, name: str) -> int | None:
+    """The streams' own count where one came, else the scout's."""
     values = [getattr(record, name) for stream in found.records for record in stream]
-    return next((value for value in reversed(values) if value is not None), None)
+    scouted: int | None = getattr(found.scout, name)
+    return next((value for value in reversed(values) if value is not None), scouted)
 
 
 def _warm(found: Recording) -> bool | None:

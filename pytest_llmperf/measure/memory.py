@@ -33,10 +33,10 @@ class Memory:
         """Seconds a cold request of this context may take to its first token.
 
         From the nearest smaller context that was measured, allowing for attention's square;
-        without one, time for 400 tokens/s, far slower than any server of interest.
+        without one, time for 100 tokens/s, slower than any server of interest.
         """
         smaller = [known for known in self.first_token_s if 0 < known <= context]
         if smaller:
             nearest = max(smaller)
             return 30 + 4 * self.first_token_s[nearest] * (context / nearest) ** 2
-        return 60 + context / 400
+        return 60 + context / 100

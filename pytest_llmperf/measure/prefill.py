@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from pytest_llmperf.capacity import prefill_tokens
+from pytest_llmperf.capacity import TRIM_ROOM, prefill_tokens
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.asking import Answer, Asker
 from pytest_llmperf.measure.events import CellProgress, Invalid, Step
@@ -73,11 +73,13 @@ class PrefillCell:
         return await self._measure()
 
     async def _warm_up(self) -> None:
-        """One discarded prefill: kernels, graphs, autotuning."""
+        """One discarded prefill: kernels, graphs, autotuning. 8K, but less where the session's
+        first cell is so small that 8K may take a slow server very long."""
         self._report("scout")
+        context = min(WARM_UP_TOKENS, 4 * self._cell.context)
         limit = self._setup.server.max_model_len
-        room = min(WARM_UP_TOKENS, limit - 65) if limit else WARM_UP_TOKENS
-        context = room if room > 0 and self._cell.context else 0
+        if limit is not None and context > limit - TRIM_ROOM:
+            context = max(limit - TRIM_ROOM, 0)
         await self._asker.ask_fresh(context, 1)
         self._memory.warmed_up = True
 
