@@ -90,18 +90,16 @@ class Exchange:
             )
         elif status >= 400:
             self._error = bytearray()
+            self._deadline = min(self._deadline, at + self._stall_s)
 
     def body(self, at: float, data: bytes) -> None:
         """Bytes of the body."""
         if self.ended:
             return
-        self.heard_at = at
         if self._error is not None:
             self._error += data
             if len(self._error) > MAX_ERROR_BODY:
                 self.eof(at)
-            elif at > self._deadline:
-                self.check(at)
             return
         record = self.record
         before = len(record.stamps)
@@ -112,10 +110,12 @@ class Exchange:
             return
         if len(record.stamps) > before:
             if at > self._deadline:
-                self.check(at)
+                self._fail(at, self._late(at))
+                return
             self._deadline = at + self._stall_s
             if self._on_arrival is not None:
                 self._on_arrival(at)
+        self.heard_at = at
         if record.done and self.done_at is None:
             self.done_at = at
 
@@ -161,16 +161,21 @@ class Exchange:
                 self.eof(now)
                 self.abandon()
         elif now > self._deadline:
-            self._fail(now, self._late(now))
+            if self._error is not None:
+                self.eof(now)
+            else:
+                self._fail(now, self._late(now))
         elif self._idle_s is not None and now - self.heard_at > self._idle_s:
             self._fail(now, f"no byte for {self._idle_s:g} s")
 
     def _late(self, now: float) -> str:
-        quiet = now - self.heard_at
-        talk = "the connection is silent" if quiet > 1 else "keep-alives still come"
         if not self.record.stamps:
-            return f"no token within {self._first_token_s:g} s of the request ({talk})"
-        return f"stalled: no token for {self._stall_s:g} s ({talk})"
+            limit, what = self._first_token_s, "no token within {:g} s of the request"
+        else:
+            limit, what = self._stall_s, "stalled: no token for {:g} s"
+        silent = now - self.heard_at > limit / 2
+        talk = "the connection is silent" if silent else "keep-alives still come"
+        return f"{what.format(limit)} ({talk})"
 
     def _error_said(self, body: bytes) -> str:
         return f"HTTP {self.record.status}: {error_words(body.decode('utf-8', 'replace'))}"

@@ -13,7 +13,7 @@ from pytest_llmperf.client.words import error_words, one_line
 
 HASHED_CHARS = 1024
 TAIL_CHARS = 8192
-MAX_ARRIVALS = 2_000_000
+MAX_ARRIVALS = 2**18
 """Per request; far above any real one, so that a flood cannot fill the memory."""
 MAX_COUNT = 10**9
 _TEXTLESS = 16
@@ -76,7 +76,7 @@ class ChunkReader:
         try:
             self._parser.feed(data)
         except EventTooLarge:
-            raise StreamFailed("the server sent an event of more than 8 MiB") from None
+            raise StreamFailed("the server sent an event of more than 4 MiB") from None
         except RecursionError:
             raise StreamFailed("the server sent an event that is nested too deeply") from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-MAX_EVENT = 8 * 2**20
+MAX_EVENT = 4 * 2**20
 """Bytes one line or one event may have; a 512K prompt echoed as token ids stays below."""
 MAX_STRAY = 2048
 """Bytes kept of lines that belong to no event, e.g. of a plain JSON body."""

@@ -273,8 +273,8 @@ class Connection(asyncio.Protocol):
             self.usable = False
         if self._unbodied > MAX_HEAD:
             exchange.fail(at, "the server sent more than 128 KiB of header lines")
-        if self._complete or exchange.ended:
-            self._finish(exchange)
+        if exchange.ended:
+            self._finish()
         self._reads += 1
         if not self._reads & 15:
             self._owner.delays.append(time.monotonic() - at)
@@ -294,11 +294,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._pump()
 
-    def _finish(self, exchange: Exchange) -> None:
-        keep = self._complete and self.usable and self._keep_alive and not self._unsent
-        if not exchange.ended:
-            return
-        if keep:
+    def _finish(self) -> None:
+        if self._complete and self._keep_alive and self.usable and not self._unsent:
             self._resolve(True)
             self._owner.give_back(self)
         else:
@@ -315,11 +312,8 @@ class Connection(asyncio.Protocol):
         if status < 200 or self._exchange is None:
             return
         self._head_done = True
-        self._exchange.head(
-            self._at,
-            status,
-            self._headers.get(b"location", b"").decode("latin-1"),
-        )
+        location = self._headers.get(b"location", b"").decode("latin-1")
+        self._exchange.head(self._at, status, location)
 
     def on_body(self, data: bytes) -> None:
         self._unbodied = 0

@@ -143,6 +143,7 @@ def test_c17_connecting_is_not_in_the_clock() -> None:
         await send(client, record)
         await client.aclose()
         server.close()
+        await asyncio.sleep(0.02)
         return record
 
     record = asyncio.run(main())
@@ -183,6 +184,7 @@ def test_c18_connections_closed_while_idle_are_set_up_again_and_counted() -> Non
         reopened = client.reopened
         await client.aclose()
         server.close()
+        await asyncio.sleep(0.02)
         return record, reopened
 
     record, reopened = asyncio.run(main())
@@ -233,6 +235,7 @@ def test_c18_a_stale_connection_is_replaced_once_and_only_without_an_answer(
         count = client.reopened
         await client.aclose()
         server.close()
+        await asyncio.sleep(0.02)
         return record, count
 
     record, count = asyncio.run(main())
@@ -250,6 +253,7 @@ def test_c18_a_connection_opened_for_the_request_is_not_tried_again() -> None:
         await send(client, record)
         await client.aclose()
         server.close()
+        await asyncio.sleep(0.02)
         return record
 
     record = asyncio.run(main())
@@ -280,7 +284,7 @@ def test_c19_a_stall_after_the_first_token_is_noticed(transport: str) -> None:
     (record,) = drive(handler, transport=transport, first_token_s=60.0, stall_s=0.2)
     assert time.monotonic() - began < 1.5
     assert record.end == "failed"
-    assert "stalled: no token for 0.2 s" in record.error
+    assert record.error == "stalled: no token for 0.2 s (the connection is silent)"
 
 
 def test_c19_a_token_that_comes_past_its_limit_does_not_count_as_in_time() -> None:

@@ -248,6 +248,15 @@ def test_what_is_no_stream_fails_with_a_reason(name: str) -> None:
     assert reason in record.error
 
 
+def test_an_error_whose_body_never_ends_is_told_after_the_stall_limit(transport: Any) -> None:
+    async def answer(reply: Reply) -> None:
+        await reply.raw(b'HTTP/1.1 500 X\r\nContent-Length: 99\r\n\r\n{"error": "boom"}')
+        await asyncio.sleep(5)
+
+    (record,) = drive(answering(answer), transport=transport, first_token_s=60.0, stall_s=0.2)
+    assert (record.end, record.error) == ("failed", "HTTP 500: boom")
+
+
 def test_informational_answers_are_passed_over() -> None:
     async def answer(reply: Reply) -> None:
         await reply.raw(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
@@ -330,7 +339,7 @@ def test_both_transports_give_the_same_record_but_for_time() -> None:
     for record in (own, stock):
         assert record.sent_at is not None
         assert record.headers_at is not None
-        assert record.sent_at < record.headers_at < record.stamps[0]
+        assert record.sent_at < record.headers_at <= record.stamps[0]
 
 
 def test_both_transports_time_alike_at_low_load() -> None:
@@ -339,8 +348,8 @@ def test_both_transports_time_alike_at_low_load() -> None:
     for kind in ("auto", "stock"):
         for record in drive(handler, transport=kind, count=4, opened=4):
             assert record.sent_at is not None
-            assert 0.1 <= record.stamps[0] - record.sent_at < 0.2
-            assert 0.29 <= record.stamps[-1] - record.stamps[0] < 0.6
+            assert 0.09 <= record.stamps[0] - record.sent_at < 0.4
+            assert 0.25 <= record.stamps[-1] - record.stamps[0] < 0.8
 
 
 @pytest.fixture(scope="module")
