@@ -202,27 +202,30 @@ def test_the_openai_sdk_sees_the_truth(tmp_path: Path) -> None:
     openai = pytest.importorskip("openai")
     path = tmp_path / "truth.jsonl"
     seen: list[tuple[float, int]] = []
-    with start(f"{FAST}decode_speed=0.02&api_key=k&truth={path}") as process:
+    with start(f"{FAST}decode_speed=0.01&api_key=k&truth={path}") as process:
         with openai.OpenAI(base_url=f"{process.url}/v1", api_key="k") as sdk:
             (model,) = sdk.models.list().data
             assert model.owned_by == "vllm"
-            stream = sdk.chat.completions.create(
-                model=model.id,
-                messages=[{"role": "user", "content": "Tell me a story"}],
-                max_tokens=80,
-                stream=True,
-                stream_options={"include_usage": True},
-                extra_body={"ignore_eos": True},
-            )
+
+            def ask(tokens: int, stream: bool) -> Any:
+                return sdk.chat.completions.create(
+                    model=model.id,
+                    messages=[{"role": "user", "content": "Tell me a story"}],
+                    max_tokens=tokens,
+                    stream=stream,
+                    extra_body={"ignore_eos": True},
+                    **({"stream_options": {"include_usage": True}} if stream else {}),
+                )
+
+            whole = ask(5, stream=False)
+            # what the SDK builds for its first stream is no part of the times
+            assert len(list(ask(2, stream=True))) > 2
             text, usage = "", None
-            for chunk in stream:
+            for chunk in ask(200, stream=True):
                 usage = chunk.usage or usage
                 if chunk.choices and chunk.choices[0].delta.content:
                     seen.append((time.monotonic(), len(chunk.choices[0].delta.content.split())))
                     text += chunk.choices[0].delta.content
-            whole = sdk.chat.completions.create(
-                model=model.id, messages=[{"role": "user", "content": "Hi"}], max_tokens=5
-            )
             with pytest.raises(openai.NotFoundError):
                 sdk.completions.create(model="other", prompt="x")
         with (
@@ -230,15 +233,15 @@ def test_the_openai_sdk_sees_the_truth(tmp_path: Path) -> None:
             pytest.raises(openai.AuthenticationError),
         ):
             stranger.models.list()
-    first, second = read_truth(path)
+    first, _, last = read_truth(path)
+    assert whole.usage.completion_tokens == first.tokens == 5
     assert usage is not None
-    assert usage.completion_tokens == first.tokens == len(text.split()) == 80
-    assert usage.prompt_tokens == first.prompt_tokens
-    assert whole.usage.completion_tokens == second.tokens
-    assert [new for _, new in seen] == [new for _, new in first.steps]
+    assert usage.completion_tokens == last.tokens == len(text.split()) == 200
+    assert usage.prompt_tokens == last.prompt_tokens
+    assert [new for _, new in seen] == [new for _, new in last.steps]
     # the same time from the first to the last token, but for what a busy machine adds
-    span = first.steps[-1][0] - first.steps[0][0]
-    assert seen[-1][0] - seen[0][0] == pytest.approx(span, abs=0.03)
+    span = last.steps[-1][0] - last.steps[0][0]
+    assert seen[-1][0] - seen[0][0] == pytest.approx(span, rel=0.05)
 
 
 @pytest.mark.slow
