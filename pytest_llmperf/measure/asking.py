@@ -17,6 +17,9 @@ from pytest_llmperf.measure.requests import named_limit, too_long
 from pytest_llmperf.result import Capacity
 from pytest_llmperf.settings import Connection, Timing
 
+OVERLAP_TOKENS = 16
+"""Requests that warm the slots of a server must be there at the same time, or one slot takes them
+all in turn."""
 LEAST_SHARE = 0.98
 """A prompt shorter than this share of its context is not a prompt of that context."""
 
@@ -58,8 +61,8 @@ class Asker:
         """Seconds until a request without a token has failed."""
         return self._timing.first_token_s or self._memory.first_token_limit(context)
 
-    async def ask(self, prompt: Prompt, streams: int = 1) -> Answer:
-        """Send a prompt for one token, while ``streams`` such requests share the server.
+    async def ask(self, prompt: Prompt, max_tokens: int = 1, streams: int = 1) -> Answer:
+        """Send a prompt for a token or few, while ``streams`` such requests share the server.
 
         A field that the server rejects is left out, here and from then on.
 
@@ -72,7 +75,7 @@ class Asker:
             record = StreamRecord()
             await self._client.stream(
                 form.path,
-                json.dumps(form.body(prompt, 1)).encode(),
+                json.dumps(form.body(prompt, max_tokens)).encode(),
                 record,
                 first_token_s=self.first_token_limit(prompt.context) * streams,
                 stall_s=self._timing.stall_s,
@@ -84,12 +87,13 @@ class Asker:
                 continue
             if record.status in (400, 413, 422) and too_long(record.error):
                 raise PromptTooLong(record.error)
-            raise Invalid(f"a request for one token failed: {record.error}")
+            raise Invalid(f"a single request failed: {record.error}")
 
     async def ask_all(self, prompts: Sequence[Prompt]) -> list[Answer]:
-        """The same for several prompts at once."""
-        await self._client.open(len(prompts))
-        return await asyncio.gather(*(self.ask(prompt, len(prompts)) for prompt in prompts))
+        """The same for several prompts at once, each for a few tokens."""
+        streams = len(prompts)
+        await self._client.open(streams)
+        return await asyncio.gather(*(self.ask(p, OVERLAP_TOKENS, streams) for p in prompts))
 
     async def ask_fresh(self, context: int, reserve: int) -> tuple[Prompt, Answer]:
         """Send a new prompt of exactly this context, uncached, for one token.

@@ -517,7 +517,7 @@ def test_distinct_prompts_are_warmed_one_by_one(scenes: dict[str, Any]) -> None:
     found, paced = scenes["distinct_prompts"]
     assert found.status == Status.VALID
     assert found.ttft_warm is True
-    measured = [b["messages"][0]["content"] for b in paced.bodies if b["max_tokens"] > 1]
+    measured = [b["messages"][0]["content"] for b in paced.bodies if b["max_tokens"] > 16]
     assert len(set(measured)) == len(measured) == 3
 
 
@@ -540,7 +540,7 @@ def test_caches_of_single_slots_are_warmed_before_the_streams_start(
 ) -> None:
     found, paced = scenes["a_cache_for_each_slot"]
     assert found.ttft_warm is True
-    assert [body["max_tokens"] for body in paced.bodies] == [1] * 6 + [4096] * 2
+    assert [body["max_tokens"] for body in paced.bodies] == [1, 1, 16, 16, 16, 16, 4096, 4096]
 
 
 @scene
