@@ -16,6 +16,7 @@ from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.isolation import run_apart
 from pytest_llmperf.measure.measurer import Measurer
+from pytest_llmperf.progress.show import Show
 from pytest_llmperf.redact import redact
 from pytest_llmperf.report.publish import publish
 from pytest_llmperf.result import (
@@ -28,8 +29,17 @@ from pytest_llmperf.result import (
     ServerInfo,
     Status,
 )
+from pytest_llmperf.serve import ServerProcess
 from pytest_llmperf.settings import Connection, Settings
-from pytest_llmperf.verdict import Gate, count, fails, judge, needs_confirmation
+from pytest_llmperf.verdict import (
+    Gate,
+    MatrixVerdict,
+    count,
+    fails,
+    judge,
+    judge_matrix,
+    needs_confirmation,
+)
 
 CONFIRMATIONS = 2
 """Further attempts when a cell looks worse; the median of the three is judged."""
@@ -54,8 +64,8 @@ class Run:
         measurer: Measurer,
         gate: Gate | None,
         profile: Loaded | None,
-        closers: contextlib.ExitStack,
         say: Callable[[str], None],
+        show: Show,
     ) -> None:
         self.settings = settings
         self.url = redact(url)
@@ -67,6 +77,12 @@ class Run:
         self.records: dict[str, CellRecord] = {}
         self.warnings: list[Notice] = []
         self.stale: list[str] = []
+        self.process: ServerProcess | None = None
+        """The server, where this run started it."""
+        self.against = ""
+        """The other server that this one is compared with, if any."""
+        self.matrix = ""
+        """What got worse over all cells together."""
         self.stop_reason = ""
         """Why measuring on makes no sense; the rest of the session is not run."""
         self.written: list[Path] = []
@@ -77,8 +93,10 @@ class Run:
         """What the update did, for the terminal."""
         self._measurer = measurer
         self._gate = gate
-        self._closers = closers
+        self.closers = contextlib.ExitStack()
+        """What ends with the run."""
         self._say = say
+        self.show = show
         self._date = now()
         self._unwritable: set[Path] = set()
 
@@ -86,12 +104,11 @@ class Run:
 
     async def measure(self, cell: Cell) -> Measurement:
         """Measure one cell once; never raises for what a server does."""
-        measure = self._measurer.prefill if cell.phase == "prefill" else self._measurer.decode
-        measurement = await run_apart(lambda: measure(cell))
+        measurement = await self._measure_once(cell)
         for _ in range(RETRIES):
             if not client_bound(measurement.client):
                 break
-            first, measurement = measurement, await run_apart(lambda: measure(cell))
+            first, measurement = measurement, await self._measure_once(cell)
             note = Notice(code="measured-again", text=f"an attempt was thrown away: {first.reason}")
             measurement = measurement.model_copy(
                 update={"warnings": [*first.warnings, note, *measurement.warnings]}
@@ -100,20 +117,41 @@ class Run:
             await self._look_after_server(cell)
         return measurement
 
+    async def _measure_once(self, cell: Cell) -> Measurement:
+        measure = self._measurer.prefill if cell.phase == "prefill" else self._measurer.decode
+        async with self.show.cell(cell) as show:
+            measurement = await run_apart(lambda: measure(cell))
+            show(measurement)
+        return measurement
+
     async def check(self, measurement: Measurement, nodeid: str) -> CellRecord:
         """Judge a measurement, confirm a breach by measuring again, and keep the record."""
+        record = await self._judge(measurement)
+        record = record.model_copy(update={"nodeid": nodeid, "failed": fails(record, self._gate)})
+        if self.settings.update:
+            record = self._accept(record)
+        self.records[record.cell] = _after(self.records.get(record.cell), record)
+        self._write_results()
+        return record
+
+    async def _judge(self, measurement: Measurement) -> CellRecord:
         cell = measurement.cell
         attempts = [measurement]
         record = judge(cell, attempts, self._gate)
         if needs_confirmation(record):
             attempts += [await self.measure(cell) for _ in range(CONFIRMATIONS)]
             record = judge(cell, attempts, self._gate)
-        record = record.model_copy(update={"nodeid": nodeid, "failed": fails(record, self._gate)})
-        if self.settings.update:
-            record = self._accept(record)
-        self.records[record.cell] = record
-        self._write_results()
         return record
+
+    def judge_matrix(self) -> MatrixVerdict:
+        """Judge the cells measured so far together, and keep what got worse for the report."""
+        if self._gate is None:
+            return MatrixVerdict((), "nothing to compare with")
+        if self.settings.update:
+            return MatrixVerdict((), "the baseline is being updated")
+        verdict = judge_matrix(list(self.records.values()), self._gate)
+        self.matrix = verdict.message
+        return verdict
 
     def _accept(self, record: CellRecord) -> CellRecord:
         """With --update-baselines a cell whose new values will be stored passes as UPDATED."""
@@ -141,6 +179,8 @@ class Run:
             await run_apart(ask)
         except ServerUnusable as error:
             self.stop_reason = f"llmperf: the server is gone since {cell.id}: {error}"
+            if self.process is not None and (ended := self.process.explain()):
+                self.stop_reason += f"\n{ended}"
 
     # Results
 
@@ -154,6 +194,8 @@ class Run:
             interrupted=interrupted or self.stop_reason,
             simulated=self.server.simulated,
             url=self.url,
+            serve=redact(self.settings.serve or ""),
+            against=self.against,
             profile=self.settings.hardware,
             hardware=hardware.model_dump(exclude_none=True) if hardware else {},
             run_info=dict(self.settings.run_info),
@@ -162,6 +204,7 @@ class Run:
             cells=list(self.records.values()),
             stale=self.stale,
             warnings=self.warnings,
+            matrix=self.matrix,
         )
 
     def finish(self, exitstatus: int, interrupted: str) -> int:
@@ -216,7 +259,20 @@ class Run:
 
     def close(self) -> None:
         """Stop what the run started, and give the server free. Idempotent."""
-        self._closers.close()
+        self.closers.close()
+
+
+def _after(earlier: CellRecord | None, record: CellRecord) -> CellRecord:
+    """A cell that a plugin ran again: the first verdict stays visible beside the last one."""
+    if earlier is None or earlier.nodeid != record.nodeid:
+        return record
+    again = f"run again after {earlier.outcome.value}"
+    return record.model_copy(
+        update={
+            "attempts": [*earlier.attempts, *record.attempts],
+            "notes": [*earlier.notes, *record.notes, again],
+        }
+    )
 
 
 def now() -> str:

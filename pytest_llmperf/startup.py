@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,107 +16,146 @@ from pytest_llmperf.baseline.file import Loaded, read
 from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.profiles import find_profile, profile_path
 from pytest_llmperf.capacity import fits
-from pytest_llmperf.client.api import ServerApi
-from pytest_llmperf.client.loop import run
-from pytest_llmperf.connect import Connected, connect
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.estimate import estimate_seconds
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.lock import ServerLock
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.text import text_hash
-from pytest_llmperf.options import Values
+from pytest_llmperf.progress.board import Board, spell
+from pytest_llmperf.progress.show import Show, choose_view
+from pytest_llmperf.reach import Reached, reach
 from pytest_llmperf.redact import redact
-from pytest_llmperf.resolve import read_connection, read_settings
+from pytest_llmperf.resolve import REPORT_DIR, read_settings
 from pytest_llmperf.result import Notice, RunSettings, ServerInfo
-from pytest_llmperf.selection import Selection, cell_of
+from pytest_llmperf.selection import Selection, cell_of, run_of
 from pytest_llmperf.session import Run
-from pytest_llmperf.settings import METHOD, Connection, Settings
+from pytest_llmperf.settings import METHOD, Settings
 from pytest_llmperf.sim.parameters import is_spec
-from pytest_llmperf.sim.process import start
 from pytest_llmperf.verdict import Gate
+from pytest_llmperf.verdict.ab import PAIRS, PairGate
+from pytest_llmperf.versus import PairedRun
+from pytest_llmperf.workers import own_url, worker_id
 
 NO_URL = """no server to measure. Give one:
   --llm-url http://host:port   an OpenAI-compatible server
+  --llm-serve "vllm serve …"   started for the run, and stopped after it
   --llm-url sim                the built-in simulator, no server needed"""
 
 
-def start_run(selection: Selection, items: list[pytest.Item]) -> Run:
+def start_run(
+    selection: Selection, items: list[pytest.Item], number: int = 1, first: Run | None = None
+) -> Run:
     """Check everything that was asked, reach the server, and say how long it will take.
+
+    Args:
+        number: of the run within the session.
+        first: the first run of the session: what was its baseline is that of all.
 
     Raises:
         ConfigError: for anything that must be mended before a measurement makes sense.
         ServerUnusable: when the server cannot be reached or is no OpenAI server.
     """
     values = selection.values()
-    url = values.get("url")
-    if not url:
-        raise ConfigError(NO_URL)
-    say = _speaker(selection.config)
     settings = replace(read_settings(values, None), grid=selection.grid)
+    say = _speaker(selection.config)
+    url = own_url(selection.config, values.get("url"), settings)
+    _check_servers(url, settings)
     profile = _load_profile(settings)
+    settings = replace(settings, reports=_report_paths(selection.config, settings, number))
+    log = REPORT_DIR / (f"server-run{number}.log" if settings.runs > 1 else "server.log")
+    cells = [cell for item in items if run_of(item) == number and (cell := cell_of(item))]
+    show = Show(Board(), choose_view(selection.config))
     with contextlib.ExitStack() as closers:
-        connection = _reach(url, values, settings, closers)
-        api = ServerApi(connection)
-        connected = run(
-            connect(
-                api,
-                model=settings.model,
-                engine=settings.engine,
-                wait_s=settings.wait_s,
-                kv_tokens=settings.kv_tokens,
-                run_info=settings.run_info,
-                say=say,
-            )
-        )
-        settings = replace(settings, connection=connection)
-        cells = [cell for item in items if (cell := cell_of(item))]
-        built = _build(settings, url, connection, api, connected, profile, closers.pop_all(), say)
+        closers.callback(show.close)
+        target = reach(url, settings.serve, values, settings, log, number, closers, say)
+        facts = {**settings.run_info, **target.facts}
+        settings = replace(settings, connection=target.connection, run_info=facts)
+        paired = settings.against is not None or settings.serve_against is not None
+        judged_by = None if paired else first.profile if first else profile
+        kind = PairedRun if paired else Run
+        built = _build(kind, settings, target, profile, judged_by, say, show)
+        if isinstance(built, PairedRun):
+            other_log = log.with_name("server-against.log")
+            command, address = settings.serve_against, settings.against
+            other = reach(address, command, values, settings, other_log, number, closers, say)
+            built.against = redact(other.url)
+            reference = _build(Run, settings, other, None, None, say, show)
+            built.oppose(reference, PairGate.of(built.against, settings.grid, settings))
+        built.closers = closers.pop_all()
     built.stale = [] if profile is None else _stale(selection, profile)
+    if settings.runs > 1:
+        say(f"llmperf: run {number} of {settings.runs}")
     _announce(built, cells, say)
     return built
 
 
-def _build(
-    settings: Settings,
-    url: str,
-    connection: Connection,
-    api: ServerApi,
-    connected: Connected,
-    profile: Loaded | None,
-    closers: contextlib.ExitStack,
-    say: Callable[[str], None],
-) -> Run:
-    server = connected.info
-    with closers:
-        run_settings = _describe(settings)
-        warnings: list[Notice] = []
-        gate = None
-        if profile is not None:
-            warnings, comparable = _check_match(settings, run_settings, server, profile)
-            if comparable:
-                gate = Gate.build(
-                    profile.baseline.hardware.profile,
-                    profile.baseline.cells,
-                    settings.grid if settings.grid_overridden else profile.baseline.settings.grid,
-                    settings,
-                    profile.baseline.tolerance,
-                    ci=bool(os.environ.get("CI")),
-                )
-        measurer = Measurer(
-            api,
-            connected.engine,
-            server,
-            connection,
-            settings.workload,
-            settings.timing,
-            settings.capacity,
-            settings.kv_tokens,
+def _check_servers(url: str | None, settings: Settings) -> None:
+    """Whether what is asked of the servers goes together."""
+    if not url and not settings.serve:
+        raise ConfigError(NO_URL)
+    if settings.runs > 1 and not settings.serve and not is_spec(url or ""):
+        raise ConfigError(
+            "--llm-runs: a run is one server start, and this server is not started by us; give the "
+            "command with --llm-serve, or start it anew and run pytest again with "
+            "--llm-update-mode add"
         )
-        built = Run(
-            settings, url, connection, server, run_settings, measurer, gate, profile,
-            closers.pop_all(), say,
-        )  # fmt: skip
+    if settings.against is None and settings.serve_against is None:
+        return
+    if settings.update:
+        raise ConfigError("--llm-against compares two servers; it updates no baseline")
+    if settings.runs > 1:
+        raise ConfigError("--llm-against compares within one run; leave --llm-runs out")
+
+
+def _report_paths(config: pytest.Config, settings: Settings, number: int) -> dict[str, Path]:
+    """Where this run's reports go; each of several has its own, and so has each worker."""
+    mark = f"-run{number}" if settings.runs > 1 else ""
+    mark += f"-{worker}" if (worker := worker_id(config)) else ""
+    return {name: path.with_stem(path.stem + mark) for name, path in settings.reports.items()}
+
+
+def _build(
+    kind: type[Run],
+    settings: Settings,
+    target: Reached,
+    profile: Loaded | None,
+    judged_by: Loaded | None,
+    say: Callable[[str], None],
+    show: Show,
+) -> Run:
+    """A run of one server; ``judged_by`` is what it is compared with, ``profile`` what it updates."""
+    server = target.connected.info
+    run_settings = _describe(settings)
+    warnings: list[Notice] = []
+    gate = None
+    if judged_by is not None:
+        warnings, comparable = _check_match(settings, run_settings, server, judged_by)
+        if comparable:
+            baseline = judged_by.baseline
+            gate = Gate.build(
+                baseline.hardware.profile,
+                baseline.cells,
+                settings.grid if settings.grid_overridden else baseline.settings.grid,
+                settings,
+                baseline.tolerance,
+                ci=bool(os.environ.get("CI")),
+            )
+    measurer = Measurer(
+        target.api,
+        target.connected.engine,
+        server,
+        target.connection,
+        settings.workload,
+        settings.timing,
+        settings.capacity,
+        settings.kv_tokens,
+        show.hear,
+    )
+    built = kind(
+        settings, target.url, target.connection, server, run_settings, measurer, gate, profile,
+        say, show,
+    )  # fmt: skip
+    built.process = target.process
     built.warnings += warnings
     if settings.update:
         update.refuse(profile, built.result(finished=False))
@@ -136,19 +176,6 @@ def _load_profile(settings: Settings) -> Loaded | None:
                 return read(find_profile(settings.hardware, settings.baselines_dir))
             return None
         raise
-
-
-def _reach(
-    url: str, values: Values, settings: Settings, closers: contextlib.ExitStack
-) -> Connection:
-    """The connection; for the simulator after starting it, else after locking the server."""
-    if is_spec(url):
-        handle = start(url, hardware=settings.hardware, baselines=settings.baselines_dir)
-        closers.callback(handle.close)
-        return read_connection(values, handle.url)
-    connection = read_connection(values, url)
-    closers.callback(ServerLock(connection.url).release)
-    return connection
 
 
 def _describe(settings: Settings) -> RunSettings:
@@ -209,21 +236,25 @@ def _announce(built: Run, cells: list[Cell], say: Callable[[str], None]) -> None
             if values := stored.values("prefill_tok_s"):
                 rates[Cell.parse(cell_id).context] = values[-1]
     timing = settings.timing
-    seconds = estimate_seconds(fitting, timing.duration_s, timing.settle_s, rates or None)
+
+    def estimate(some: Iterable[Cell]) -> float:
+        return estimate_seconds(some, timing.duration_s, timing.settle_s, rates or None)
+
+    built.show.board.expect(fitting, estimate)
+    seconds = estimate(fitting)
     stamp = " (simulated)" if server.simulated else ""
     version = f" {server.version}" if server.version else ""
     say(f"llmperf: {server.model} on {server.engine}{version}{stamp} at {built.connection.url}")
     against = f"against {settings.hardware}" if built.profile else "compared with nothing"
-    if settings.hardware is None:
+    if built.against:
+        against = f"against {built.against}"
+        seconds *= 2 * PAIRS
+    elif settings.hardware is None:
         against += " (no --hardware)"
     left_out = f", {len(cells) - len(fitting)} over capacity" if len(fitting) < len(cells) else ""
-    say(f"llmperf: {len(fitting)} cells{left_out}, {against}, about {_spell(seconds)}")
+    say(f"llmperf: {len(fitting)} cells{left_out}, {against}, about {spell(seconds)}")
     for notice in built.warnings:
         say(f"llmperf: {notice.code}: {redact(notice.text)}")
-
-
-def _spell(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _speaker(config: pytest.Config) -> Callable[[str], None]:

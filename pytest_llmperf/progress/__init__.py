@@ -1,0 +1,1 @@
+"""What a person sees while cells run: a drawn area in a terminal, lines anywhere else."""
