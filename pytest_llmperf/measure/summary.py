@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,8 @@ from pytest_llmperf.stats.window import Trend
 SERIES_BIN_S = 0.5
 _TINY = 0.1
 """A gap below this share of the mean gap is no decoding step's: its chunks came in one go."""
+_CUT_STEPS = math.sqrt(2 / 12)
+"""A counter rises by whole steps: each edge of a window cuts one at random (uniform, in steps)."""
 _FINEST_BIN_S = 0.002
 _MOST_BINS = 5000
 
@@ -154,8 +157,10 @@ def figures(cell: Decoded, *, buffered: bool) -> dict[str, Any]:
         errors["total_tok_s"] = total * cell.token_error
         low, high = confidence_95(total, total * cell.token_error, cell.batches - 1)
         fields["total_tok_s_ci95"] = (low, high)
-    if steps_s is not None and cell.step_error is not None:
-        errors["steps_s"] = steps_s * cell.step_error
+    if steps_s is not None and cell.step_error is not None and cell.step_s is not None:
+        errors["steps_s"] = steps_s * math.hypot(
+            cell.step_error, _CUT_STEPS * cell.step_s / seconds
+        )
     if not buffered:
         fields |= _latencies(cell, errors)
     fields["std_errors"] = {name: error for name, error in errors.items() if error is not None}

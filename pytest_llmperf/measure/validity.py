@@ -155,7 +155,9 @@ def _counters(cell: Decoded) -> Iterator[Notice]:
     if cell.edges and generated:
         theirs = generated / cell.edges.seconds
         apart = theirs / cell.total_tok_s - 1
-        if abs(apart) > _COUNTERS_APART:
+        # the counter rises by whole steps, of which each edge may cut one
+        steps = 2 * (cell.step_s or 0.0) / cell.window.seconds
+        if abs(apart) > max(_COUNTERS_APART, steps):
             text = (
                 f"the server counted {theirs:,.1f} generated tok/s, we {cell.total_tok_s:,.1f}"
                 f" ({apart:+.0%})"
