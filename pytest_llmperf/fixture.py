@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from pytest_llmperf.grid import Cell, parse_tokens
 if TYPE_CHECKING:
     from pytest_llmperf.result import CellRecord, Measurement
     from pytest_llmperf.session import Run
+    from pytest_llmperf.verdict import MatrixVerdict
 
 
 class Llm:
@@ -40,7 +42,7 @@ class Llm:
 
         Fails the test when the cell is worse or invalid, skips it when it is over capacity.
         """
-        record = await self._run.check(measurement, self._item.nodeid)
+        record = await self._run.check(measurement, _plain(self._item.nodeid))
         _publish(self._item, record)
         if self._run.stop_reason:
             self._item.session.shouldfail = self._run.stop_reason
@@ -49,6 +51,36 @@ class Llm:
         if record.outcome.value == "OVERCAP":
             pytest.skip(record.message)
         return record
+
+    @property
+    def matrix(self) -> Matrix:
+        """All cells of this run together."""
+        return Matrix(self._run)
+
+
+class Matrix:
+    """The cells of a run as one matrix: a change too small for any cell may be certain over all."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def check(self) -> MatrixVerdict:
+        """Judge the cells together against the runs of the profile.
+
+        Fails the test when they got worse, naming metric and direction; skips it when there is
+        nothing to judge by, such as fewer than three runs.
+        """
+        verdict = self._run.judge_matrix()
+        if verdict.why:
+            pytest.skip(verdict.why)
+        if verdict.worse:
+            pytest.fail(verdict.message, pytrace=False)
+        return verdict
+
+
+def _plain(nodeid: str) -> str:
+    """A node id without the group that pytest-xdist appends to it."""
+    return re.sub(r"(?<=\])@[^\]]*$", "", nodeid)
 
 
 def _tokens(context: int | str) -> int:

@@ -41,6 +41,14 @@ class Option:
 OPTIONS: tuple[Option, ...] = (
     Option("url", "text", "server to measure: http://host:port, or sim, sim:PROFILE?speed=0.9 for "
            "the built-in simulator", "URL"),
+    Option("serve", "text", "command that starts the server; it is stopped after the run. {port} "
+           "stands for a free port, {run} for the number of the run", "COMMAND"),
+    Option("runs", "number", "measure the matrix N times, with a server start each (--llm-serve, "
+           "or sim); with --update-baselines each run is added", "N"),
+    Option("against", "text", "compare with this server instead of a baseline: every cell is "
+           "measured at both in turn", "URL"),
+    Option("serve-against", "text", "as --llm-against, with a command that starts the server",
+           "COMMAND"),
     Option("hardware", "text", "hardware profile to compare with, a file in the baselines "
            "directory (--hardware for short)", "PROFILE"),
     Option("baselines-dir", "text", "directory of the profiles (default: baselines)", "DIR"),

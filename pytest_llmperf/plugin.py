@@ -9,14 +9,15 @@ import pytest
 
 from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.options import add_options, claim_short_name
-from pytest_llmperf.selection import Selection
+from pytest_llmperf.selection import Selection, run_of
+from pytest_llmperf.signals import end_on_sigterm, undisturbed
 
 if TYPE_CHECKING:
-    from pytest_llmperf.fixture import Llm
-    from pytest_llmperf.session import Run
+    from pytest_llmperf.fixture import Llm, Matrix
+    from pytest_llmperf.series import Series
 
 SELECTION = pytest.StashKey[Selection]()
-RUN: pytest.StashKey[Run] = pytest.StashKey()
+SERIES: pytest.StashKey[Series] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,26 +56,48 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # after --lf, --ff and --sw have had their way
+    session.config.stash[SELECTION].settle(session.items)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     config = session.config
     selection = config.stash[SELECTION]
     items = selection.ours(session.items)
     if not items or config.option.collectonly:
         return
-    from pytest_llmperf.startup import start_run
+    from pytest_llmperf.series import Series
 
+    series = config.stash[SERIES] = Series(selection, items)
+    config.add_cleanup(end_on_sigterm())
+    if hasattr(config, "workerinput"):
+        return  # a usage error would only kill the worker: its first cell tells
     try:
-        config.stash[RUN] = start_run(selection, items)
+        series.start(min(map(run_of, items)))
     except LlmPerfError as error:
         raise pytest.UsageError(f"llmperf: {error}") from None
 
 
 @pytest.fixture
-def llm(request: pytest.FixtureRequest) -> Llm:
+def _llm_run(request: pytest.FixtureRequest) -> int:
+    """The number of the run, where --llm-runs asks for several."""
+    return getattr(request, "param", 1)
+
+
+@pytest.fixture
+def llm(request: pytest.FixtureRequest, _llm_run: int) -> Llm:
     """Measures the server of --llm-url and checks results against the profile of --hardware."""
     from pytest_llmperf.fixture import Llm
 
-    return Llm(request.config.stash[RUN], request.node)
+    return Llm(request.config.stash[SERIES].run_for(request.node), request.node)
+
+
+@pytest.fixture
+def llm_matrix(llm: Llm) -> Matrix:
+    """Judges all cells together; a test that takes it runs last, and only with the whole matrix."""
+    return llm.matrix
 
 
 def pytest_report_teststatus(
@@ -91,24 +114,26 @@ def pytest_report_teststatus(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    run = session.config.stash.get(RUN, None)
-    if run is not None:
+    series = session.config.stash.get(SERIES, None)
+    if series is not None:
         status = int(session.exitstatus)
         interrupted = "interrupted" if status == pytest.ExitCode.INTERRUPTED else ""
-        session.exitstatus = run.finish(status, interrupted)
+        with undisturbed():
+            session.exitstatus = series.finish(status, interrupted)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    run = config.stash.get(RUN, None)
-    if run is not None:
+    series = config.stash.get(SERIES, None)
+    if series is not None:
         from pytest_llmperf.summary import write_summary
 
-        write_summary(run, terminalreporter)
+        for run in series.runs:
+            write_summary(run, terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    run = config.stash.get(RUN, None)
-    if run is not None:
-        run.close()
+    series = config.stash.get(SERIES, None)
+    if series is not None:
+        series.close()

@@ -16,7 +16,7 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import DEFAULT_GRID, Cell, Grid, parse_tokens
 from pytest_llmperf.metrics import METRICS
 from pytest_llmperf.options import Values, bad_value
-from pytest_llmperf.settings import Connection, Settings, Timing, Workload
+from pytest_llmperf.settings import Connection, Settings, Timing, UpdateMode, Workload
 
 T = TypeVar("T")
 
@@ -100,14 +100,28 @@ def grid_overridden(values: Values) -> bool:
     )
 
 
+def read_runs(values: Values) -> int:
+    """How many runs the session has.
+
+    Raises:
+        ConfigError: not a whole number above 0.
+    """
+    runs = _number(values, "runs", 1.0, least=1)
+    if runs != int(runs):
+        raise bad_value("runs", f"{runs} is not a whole number")
+    return int(runs)
+
+
 def _read_key(values: Values) -> str | None:
     key = values.get("api-key") or os.environ.get("LLMPERF_API_KEY")
     path = values.get("api-key-file")
     if not key and path:
         try:
             key = Path(path).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise bad_value("api-key-file", f"cannot read {path}: {error.strerror}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise bad_value("api-key-file", f"cannot read {path}: {error}") from None
+        if not key:
+            raise bad_value("api-key-file", f"{path} is empty")
     if key and (not key.isascii() or not key.isprintable()):
         raise bad_value("api-key", "the key holds characters that cannot stand in a header")
     return key or None
@@ -232,6 +246,10 @@ def read_settings(values: Values, connection: Connection | None) -> Settings:
     """
     if (values.get("update-reason") or values.get("prune")) and not values.get("update-baselines"):
         raise ConfigError("--llm-update-reason and --llm-prune go with --update-baselines")
+    runs = read_runs(values)
+    update_mode: UpdateMode = values.get("update-mode") or ("moved" if runs == 1 else "add")
+    if runs > 1 and values.get("update-baselines") and update_mode != "add":
+        raise bad_value("update-mode", f"{runs} runs can only be added to a baseline; write add")
     return Settings(
         connection=connection,
         hardware=values.get("hardware"),
@@ -259,8 +277,12 @@ def read_settings(values: Values, connection: Connection | None) -> Settings:
         gate=_read_gates(values),
         run_info=_read_run_info(values.whole("run-info")),
         baselines_dir=Path(values.get("baselines-dir") or "baselines"),
+        serve=values.get("serve"),
+        against=values.get("against"),
+        serve_against=values.get("serve-against"),
+        runs=runs,
         update=bool(values.get("update-baselines")),
-        update_mode=values.get("update-mode") or "moved",
+        update_mode=update_mode,
         update_reason=values.get("update-reason"),
         prune=bool(values.get("prune")),
         dry_run=bool(values.get("dry-run")),

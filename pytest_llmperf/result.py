@@ -278,6 +278,10 @@ class RunResult(Model):
     """Why the run stopped early, if it did."""
     simulated: bool = False
     url: str = ""
+    serve: str = ""
+    """The command that started the server, where the run did; secrets redacted."""
+    against: str = ""
+    """The other server that every cell was compared with, pair by pair; then no baseline is."""
     profile: str | None = None
     hardware: dict[str, str | int | float] = Field(default_factory=dict)
     run_info: dict[str, str] = Field(default_factory=dict)
@@ -287,3 +291,5 @@ class RunResult(Model):
     stale: list[str] = Field(default_factory=list)
     """Cells of the baseline that the declared grid has no more."""
     warnings: list[Notice] = Field(default_factory=list)
+    matrix: str = ""
+    """What got worse over all cells together, for people; empty when nothing did."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,11 @@ import pytest
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell, Grid
 from pytest_llmperf.options import Values
-from pytest_llmperf.resolve import grid_overridden, read_grid
+from pytest_llmperf.resolve import grid_overridden, read_grid, read_runs
 
 FIXTURES = {"prefill_cell": "prefill", "decode_cell": "decode"}
+RUN_FIXTURE = "_llm_run"
+MATRIX_FIXTURE = "llm_matrix"
 MARKER_KEYS = ("contexts", "concurrency", "prefill_contexts")
 
 
@@ -25,6 +27,8 @@ class Selection:
         self.declared: dict[str, Cell] = {}
         """Every cell that was parametrized, selected or not, by id."""
         self.overridden = False
+        self.left_out = ""
+        """Why the whole-matrix tests were left out, if they were."""
         self.error: ConfigError | None = None
         """Why the cells could not be made. Raised inside the collection of one file it would be
         that file's error (exit 2); after it, it is the usage error that it is (exit 4)."""
@@ -48,6 +52,18 @@ class Selection:
             cells = self._cells(metafunc, phase)
             self.declared.update((cell.id, cell) for cell in cells)
             metafunc.parametrize(fixture, cells, ids=[cell.param_id for cell in cells])
+        if RUN_FIXTURE in metafunc.fixturenames and (runs := self._runs()) > 1:
+            numbers = range(1, runs + 1)
+            metafunc.parametrize(
+                RUN_FIXTURE, numbers, indirect=True, ids=[f"run{n}" for n in numbers]
+            )
+
+    def _runs(self) -> int:
+        try:
+            return read_runs(self.values())
+        except ConfigError as error:
+            self.error = self.error or error
+            return 1
 
     def _cells(self, metafunc: pytest.Metafunc, phase: str) -> list[Cell]:
         try:
@@ -76,10 +92,27 @@ class Selection:
 
     def sort(self, items: list[pytest.Item]) -> None:
         """Put our items into measuring order; everything else stays where it is."""
-        places = [i for i, item in enumerate(items) if cell_of(item)]
-        ordered = sorted((items[i] for i in places), key=lambda item: _order(item))
-        for place, item in zip(places, ordered, strict=True):
-            items[place] = item
+        _sort([item for item in items if cell_of(item)], items, _order)
+
+    def settle(self, items: list[pytest.Item]) -> None:
+        """Once it is certain what will run: run by run, and the matrix after its cells.
+
+        A test of the whole matrix is taken out where the matrix is not whole.
+        """
+        _sort(self.ours(items), items, lambda item: (run_of(item), is_matrix(item)))
+        matrices = [item for item in items if is_matrix(item)]
+        if not matrices:
+            return
+        cells = {cell for item in items if (cell := cell_of(item))}
+        if hasattr(self.config, "workerinput"):
+            self.left_out = "a worker measures only a part of it"
+        elif self.overridden:
+            self.left_out = "the grid is not the profile's own"
+        elif not cells or cells != set(self.declared.values()):
+            self.left_out = "not all of its cells are selected"
+        if self.left_out:
+            items[:] = [item for item in items if not is_matrix(item)]
+            self.config.hook.pytest_deselected(items=matrices)
 
     def _read_profile(self) -> Mapping[str, Any]:
         values = Values(self.config)
@@ -104,6 +137,27 @@ def cell_of(item: pytest.Item) -> Cell | None:
         return None
     cells = (callspec.params.get(fixture) for fixture in FIXTURES)
     return next((cell for cell in cells if isinstance(cell, Cell)), None)
+
+
+def run_of(item: pytest.Item) -> int:
+    """The number of the run that an item belongs to, from 1."""
+    callspec = getattr(item, "callspec", None)
+    return int(callspec.params.get(RUN_FIXTURE, 1)) if callspec is not None else 1
+
+
+def is_matrix(item: pytest.Item) -> bool:
+    """Whether an item judges all cells together."""
+    return MATRIX_FIXTURE in getattr(item, "fixturenames", ())
+
+
+def _sort(
+    ours: list[pytest.Item], items: list[pytest.Item], key: Callable[[pytest.Item], Any]
+) -> None:
+    """Sort some of the items among the places that they have."""
+    chosen = set(map(id, ours))
+    places = [i for i, item in enumerate(items) if id(item) in chosen]
+    for place, item in zip(places, sorted(ours, key=key), strict=True):
+        items[place] = item
 
 
 def _order(item: pytest.Item) -> tuple[int, int, int]:

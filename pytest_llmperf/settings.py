@@ -78,6 +78,13 @@ class Settings:
     """Metrics gated beyond the default ones."""
     run_info: Mapping[str, str] = field(default_factory=dict)
     baselines_dir: Path = Path("baselines")
+    serve: str | None = None
+    """The command that starts the server to measure."""
+    against: str | None = None
+    """The other server of an A/B comparison: its URL, or None where ``serve_against`` starts it."""
+    serve_against: str | None = None
+    runs: int = 1
+    """Runs of the session, one server start each."""
     update: bool = False
     update_mode: UpdateMode = "moved"
     update_reason: str | None = None

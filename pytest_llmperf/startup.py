@@ -123,7 +123,7 @@ def _build(
     say: Callable[[str], None],
     show: Show,
 ) -> Run:
-    """A run of one server; ``judged_by`` is what it is compared with, ``profile`` what it updates."""
+    """A run of one server, compared with ``judged_by``; ``profile`` is what it may update."""
     server = target.connected.info
     run_settings = _describe(settings)
     warnings: list[Notice] = []

@@ -32,7 +32,7 @@ def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> Cel
         attempts=list(attempts),
     )
     for number, attempt in enumerate(attempts, start=1):
-        if why := _fault(attempt):
+        if why := fault(attempt):
             which = f"attempt {number} of {len(attempts)}: " if len(attempts) > 1 else ""
             return _with(record, Outcome.INVALID, f"{cell.id} is invalid: {which}{why}", attempt)
         if attempt.status is Status.OVER_CAPACITY:
@@ -61,7 +61,7 @@ def fails(record: CellRecord, gate: Gate | None) -> bool:
     return record.outcome.failed
 
 
-def _fault(attempt: Measurement) -> str:
+def fault(attempt: Measurement) -> str:
     """Why an attempt is no measurement, or empty."""
     if attempt.status is Status.INVALID:
         return attempt.reason or "no reason was given"

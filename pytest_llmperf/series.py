@@ -1,0 +1,58 @@
+"""The runs of a session: one, or with ``--llm-runs`` several, each with a server start."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmperf.errors import LlmPerfError
+from pytest_llmperf.selection import Selection, run_of
+from pytest_llmperf.session import Run
+from pytest_llmperf.startup import start_run
+
+
+class Series:
+    """Goes from run to run as the items do."""
+
+    def __init__(self, selection: Selection, items: list[pytest.Item]) -> None:
+        self.runs: list[Run] = []
+        """Those that were started, the last one still measuring."""
+        self._selection = selection
+        self._items = items
+        self._number = 0
+        self._status = 0
+
+    def start(self, number: int) -> Run:
+        """Start a run, after ending the one before.
+
+        Raises:
+            LlmPerfError: it cannot be measured, and what to do.
+        """
+        if self.runs:
+            self._status = self.runs[-1].finish(0, "") or self._status
+            self.runs[-1].close()
+        first = self.runs[0] if self.runs else None
+        self.runs.append(start_run(self._selection, self._items, number, first))
+        self._number = number
+        return self.runs[-1]
+
+    def run_for(self, item: pytest.Item) -> Run:
+        """The run an item belongs to; fails the item, and stops the session, if it cannot start."""
+        number = run_of(item)
+        if number == self._number:
+            return self.runs[-1]
+        try:
+            return self.start(number)
+        except LlmPerfError as error:
+            item.session.shouldfail = f"llmperf: {error}"
+            pytest.fail(f"llmperf: {error}", pytrace=False)
+
+    def finish(self, status: int, interrupted: str) -> int:
+        """End the last run; return the session's exit status."""
+        if not self.runs:
+            return status
+        return self.runs[-1].finish(status, interrupted) or self._status
+
+    def close(self) -> None:
+        """Stop what was started. Idempotent."""
+        for run in self.runs:
+            run.close()

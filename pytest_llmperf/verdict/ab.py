@@ -1,0 +1,149 @@
+"""Two servers measured in turn: the pairs of a cell, without a stored baseline. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, variance
+
+from pytest_llmperf.baseline.schema import STORED, CellBaseline
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.metrics import METRICS, Metric, metrics_of
+from pytest_llmperf.result import CellRecord, Measurement, Outcome, Status
+from pytest_llmperf.settings import Settings
+from pytest_llmperf.stats.distributions import normal_quantile, sidak
+from pytest_llmperf.verdict.compare import TTFT, usable
+from pytest_llmperf.verdict.gate import FALSE_ALARM, NEEDS_BATCHES, Gate, Tolerance
+from pytest_llmperf.verdict.judge import fault, judge
+from pytest_llmperf.verdict.noise import floor_of, fraction_worse
+
+PAIRS = 2
+"""Pairs of a cell, measured A B B A: what drifts steadily meanwhile falls out of their mean."""
+
+CONFIRMATIONS = 2
+"""Further pairs when the cell looks worse; all are judged together."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One cell, measured at both servers right after each other."""
+
+    reference: Measurement
+    tested: Measurement
+
+    def log_ratio(self, metric: Metric) -> float | None:
+        """ln(tested / reference); None where either has no value."""
+        a, b = self.reference.value(metric.name), self.tested.value(metric.name)
+        return math.log(b / a) if usable(a) and usable(b) else None
+
+    def variance(self, metric: Metric) -> float | None:
+        """Of the log ratio, by the two windows' own errors; None where one does not know its."""
+        total = 0.0
+        for measurement in (self.reference, self.tested):
+            error = measurement.std_errors.get(metric.name)
+            value = measurement.value(metric.name)
+            if error is None or not math.isfinite(error) or error < 0 or not usable(value):
+                return None
+            total += (error / value) ** 2
+        return total
+
+
+@dataclass(frozen=True)
+class PairGate(Gate):
+    """A gate whose baseline is the other server, and whose noise is that of the pairs.
+
+    What differs between two starts of one build cannot be seen within a session: it is in the
+    floors only.
+    """
+
+    pairs: Sequence[Pair] = ()
+
+    @classmethod
+    def of(cls, reference: str, grid: Iterable[Cell], settings: Settings) -> PairGate:
+        """The gate of a run, still without the pairs of a cell.
+
+        Args:
+            reference: what the other server is called.
+            grid: the declared grid.
+            settings: the run's.
+        """
+        gate = cls(
+            reference, {}, 0, {}, settings.gate, settings.tolerances,
+            fail_on_improvement=settings.fail_on_improvement,
+        )  # fmt: skip
+        count = sum(gate.gates(m, cell) for cell in grid for m in metrics_of(cell.phase))
+        return replace(gate, comparisons=count)
+
+    def tolerance(self, metric: Metric, cell: Cell, error: float | None) -> Tolerance:
+        """How far the mean of the pairs may move: ``q sqrt(v / pairs)``, or the floor.
+
+        v is the variance of one log ratio: by the errors of the windows (batch means), or by how
+        far the pairs lie apart, whichever is more. ``error`` is in the former.
+        """
+        gated = self.gates(metric, cell)
+        why = "" if gated else "not gated by default"
+        override = self.overrides.get(f"{metric.name}@{cell.id}", self.overrides.get(metric.name))
+        if override is not None:
+            return Tolerance(override, gated, why=why)
+        windows = [pair.variance(metric) for pair in self.pairs]
+        if metric.name in NEEDS_BATCHES and None in windows:
+            return Tolerance(None, False, why="the window is too short to know its own error")
+        known = [v for v in windows if v is not None] if metric.name not in TTFT else []
+        ratios = [r for pair in self.pairs if (r := pair.log_ratio(metric)) is not None]
+        apart = variance(ratios) if len(ratios) > 1 else 0.0
+        one = max(mean(known) if known else 0.0, apart)
+        q = normal_quantile(sidak(FALSE_ALARM, self.comparisons))
+        chance = float(fraction_worse(metric, q * math.sqrt(one / max(len(ratios), 1))))
+        baseline = mean(self.cells[cell.id].values(metric.name))
+        if gated and chance > metric.observed_beyond:
+            gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
+        return Tolerance(max(chance, float(floor_of(metric, baseline))), gated, why=why)
+
+
+def judge_pairs(cell: Cell, pairs: Sequence[Pair], gate: PairGate) -> CellRecord:
+    """The verdict on a cell of the tested server against the other one.
+
+    The outcomes are those of ``judge``; a cell that the other server cannot measure is invalid.
+    """
+    tested = [pair.tested for pair in pairs]
+    for number, pair in enumerate(pairs, start=1):
+        if why := fault(pair.reference):
+            return CellRecord(
+                cell=cell.id,
+                outcome=Outcome.INVALID,
+                message=f"{cell.id} is invalid: {gate.profile}, pair {number}: {why}",
+                measurement=tested[-1],
+                attempts=tested,
+            )
+    stored = _as_baseline([pair.reference for pair in pairs])
+    record = judge(cell, tested, replace(gate, cells={cell.id: stored}, pairs=pairs))
+    return record.model_copy(update={"notes": [*record.notes, *_notes(cell, pairs)]})
+
+
+def needs_confirmation(record: CellRecord, pairs: Sequence[Pair]) -> bool:
+    """Whether to measure more pairs before calling the cell a regression."""
+    return record.outcome is Outcome.REGRESSED and len(pairs) == PAIRS
+
+
+def _as_baseline(measured: Sequence[Measurement]) -> CellBaseline:
+    runs = [f"pair{n}" for n, _ in enumerate(measured, start=1)]
+    unfit = next((m for m in measured if m.status is Status.OVER_CAPACITY), None)
+    if unfit is not None:
+        known = unfit.capacity.model_dump(include={"needs", "budget"}) if unfit.capacity else {}
+        return CellBaseline.model_validate({"runs": runs, "over_capacity": known})
+    phase = measured[0].phase
+    lists = {
+        name: [value if usable(value := getattr(m, name)) else None for m in measured]
+        for name in STORED
+        if name not in METRICS or phase in METRICS[name].phases
+    }
+    found = {name: values for name, values in lists.items() if any(values)}
+    return CellBaseline.model_validate({"runs": runs, **found})
+
+
+def _notes(cell: Cell, pairs: Sequence[Pair]) -> list[str]:
+    name = "prefill_tok_s" if cell.phase == "prefill" else "total_tok_s"
+    values = [(p.reference.value(name), p.tested.value(name)) for p in pairs]
+    texts = [f"{a:,.1f} -> {b:,.1f}" for a, b in values if usable(a) and usable(b)]
+    return [f"pairs, {METRICS[name].label}: {'; '.join(texts)}"] if texts else []

@@ -1,0 +1,58 @@
+"""A run against another server: every cell is measured at both in turn, and compared by pairs."""
+
+from __future__ import annotations
+
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.result import CellRecord, Measurement
+from pytest_llmperf.session import Run
+from pytest_llmperf.verdict import MatrixVerdict
+from pytest_llmperf.verdict.ab import (
+    CONFIRMATIONS,
+    PAIRS,
+    Pair,
+    PairGate,
+    judge_pairs,
+    needs_confirmation,
+)
+
+
+class PairedRun(Run):
+    """The run of the tested server, which drives that of the other one."""
+
+    reference: Run
+    pair_gate: PairGate
+
+    def oppose(self, reference: Run, gate: PairGate) -> None:
+        """Name the server to compare with; before the first cell."""
+        self.reference, self._gate, self.pair_gate = reference, gate, gate
+        self._pairs: dict[Cell, list[Pair]] = {}
+
+    async def measure(self, cell: Cell) -> Measurement:
+        """Measure one cell at both servers, A B B A; returns what the tested one did last."""
+        self._pairs[cell] = await self._measure_pairs(cell, PAIRS)
+        return self._pairs[cell][-1].tested
+
+    def judge_matrix(self) -> MatrixVerdict:
+        """No verdict: of one start of each server nothing is known about the next."""
+        return MatrixVerdict((), "one start of each server does not show the noise between starts")
+
+    async def _measure_pairs(self, cell: Cell, number: int) -> list[Pair]:
+        pairs = []
+        for n in range(number):
+            if n % 2 == 0:
+                first = await self.reference.measure(cell)
+                pairs.append(Pair(first, await super().measure(cell)))
+            else:
+                first = await super().measure(cell)
+                pairs.append(Pair(await self.reference.measure(cell), first))
+        self.stop_reason = self.stop_reason or self.reference.stop_reason
+        return pairs
+
+    async def _judge(self, measurement: Measurement) -> CellRecord:
+        cell = measurement.cell
+        pairs = self._pairs[cell]
+        record = judge_pairs(cell, pairs, self.pair_gate)
+        if needs_confirmation(record, pairs):
+            pairs += await self._measure_pairs(cell, CONFIRMATIONS)
+            record = judge_pairs(cell, pairs, self.pair_gate)
+        return record
