@@ -87,10 +87,16 @@ def start(
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            process.stdin.flush()
-        line = process.stdout.readline()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(order).encode() + b"\n")
+                process.stdin.flush()
+            line = process.stdout.readline()
+        except BaseException:
+            # interrupted while it starts
+            process.kill()
+            process.communicate()
+            raise
         if not line:
             process.wait()
             _explain(process, errors)
