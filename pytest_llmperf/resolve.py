@@ -175,9 +175,14 @@ def _read_extra_body(values: Values) -> dict[str, Any]:
     return body
 
 
-def _read_tolerances(values: Values) -> dict[str, float]:
+def parse_tolerances(texts: Iterable[str]) -> dict[str, float]:
+    """``METRIC=0.1`` or ``METRIC@CELL=0.1`` as fractions.
+
+    Raises:
+        ConfigError: for one that is not so.
+    """
     tolerances = {}
-    for text in values.items("tolerance"):
+    for text in texts:
         name, equals, number = text.rpartition("=")
         metric, at, cell = name.partition("@")
         if not equals or metric not in METRICS:
@@ -196,8 +201,13 @@ def _read_tolerances(values: Values) -> dict[str, float]:
     return tolerances
 
 
-def _read_gates(values: Values) -> tuple[str, ...]:
-    gates = tuple(values.items("gate"))
+def parse_gates(names: Iterable[str]) -> tuple[str, ...]:
+    """Metrics by name.
+
+    Raises:
+        ConfigError: for one that there is not.
+    """
+    gates = tuple(names)
     for name in gates:
         if name not in METRICS:
             raise bad_value("gate", f"{name!r} is none of {', '.join(METRICS)}")
@@ -273,8 +283,8 @@ def read_settings(values: Values, connection: Connection | None) -> Settings:
         capacity=values.get("capacity") or "reserved",
         kv_tokens=_tokens(values, "kv-tokens", None),
         wait_s=_number(values, "wait", None, least=0),
-        tolerances=_read_tolerances(values),
-        gate=_read_gates(values),
+        tolerances=parse_tolerances(values.items("tolerance")),
+        gate=parse_gates(values.items("gate")),
         run_info=_read_run_info(values.whole("run-info")),
         baselines_dir=Path(values.get("baselines-dir") or "baselines"),
         serve=values.get("serve"),

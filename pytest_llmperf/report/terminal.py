@@ -84,7 +84,9 @@ def plain(lines: Iterable[Line]) -> str:
 
 def _header(view: View) -> list[Line]:
     run = view.run
-    facts = [view.engine, f"profile {run.profile}" if run.profile else "no profile", run.url]
+    profile = f"profile {run.profile}" if run.profile else "no profile"
+    compared = f"against {run.against}" if run.against else profile
+    facts = [view.engine, compared, run.url]
     facts.append(f"{run.settings.duration_s:g} s per cell")
     lines = [_text(view.title, "bold"), _text(", ".join(fact for fact in facts if fact))]
     if run.simulated:

@@ -165,6 +165,7 @@ class View:
             ("Served model", server.model if server else None),
             ("Model root", server.model_root if server else None),
             ("URL", run.url or None),
+            ("Compared with", run.against or None),
             ("Benchmark tool", f"pytest-llmperf {run.llmperf_version}"),
             ("Decode test", "Fixed duration"),
             ("Prefill mode", "Cold requests before the decode cells of a context"),
@@ -198,6 +199,7 @@ class View:
             notes.append(f"Stopped early: {run.interrupted}")
         elif not run.finished:
             notes.append("Not finished: the run was still going, or was killed.")
+        notes += run.matrix.splitlines()
         notes += [f"{notice.code}: {notice.text}" for notice in run.warnings]
         notes += run.server.notes if run.server else []
         if run.stale:
@@ -264,16 +266,19 @@ class View:
         measured = [r for r in self.records if status(r) is Status.VALID]
         if not measured:
             return Verdict("fail", "Nothing was measured", detail)
+        if run.matrix:
+            return Verdict("fail", f"{total} together are worse than their baseline", detail)
         if early:
             return Verdict("info", f"Incomplete: {total} measured or judged", detail)
-        if run.profile is None or not self.compared:
+        if not (run.profile or run.against) or not self.compared:
             why = "no hardware profile was named" if run.profile is None else "no baseline applied"
             return Verdict("info", f"{total} measured, nothing compared", f"Why: {why}.")
         if not any(c.gated and c.verdict in ("ok", "better") for r in measured
                    for c in r.comparisons):  # fmt: skip
             return Verdict("fail", "Nothing could be judged", "No cell had a gated metric.")
         good = f"No regression in {count(len(measured), 'measured cell')}"
-        return Verdict("pass", good, f"Against the baseline {run.profile}.")
+        what = run.against or f"the baseline {run.profile}"
+        return Verdict("pass", good, f"Against {what}.")
 
     @property
     def cell_warnings(self) -> list[tuple[str, str, list[str]]]:
@@ -291,8 +296,12 @@ class View:
         if not ids:
             return ""
         command = ["pytest", *ids]
-        if self.run.url:
+        if self.run.serve:
+            command += ["--llm-serve", self.run.serve]
+        elif self.run.url:
             command += ["--llm-url", self.run.url]
+        if self.run.against:
+            command += ["--llm-against", self.run.against]
         if self.run.profile:
             command += ["--hardware", self.run.profile]
         return shlex.join(command)

@@ -1,0 +1,180 @@
+"""The ``llmperf`` command: what needs no server and no pytest session. One function a command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from pytest_llmperf import __version__
+from pytest_llmperf.errors import ConfigError, LlmPerfError
+
+if TYPE_CHECKING:
+    from pytest_llmperf.result import RunResult
+
+OK, WORSE, BAD_INPUT = 0, 1, 4
+"""Exit codes: as pytest's own for passed, failed and usage error."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0, 1 for a regression, 4 for bad input."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["sim"]:
+        from pytest_llmperf.sim.__main__ import main as simulate
+
+        return simulate(given[1:])
+    options = _parser().parse_args(given)
+    try:
+        code: int = options.run(options)
+    except LlmPerfError as error:
+        print(f"llmperf: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"llmperf: {error.filename}: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(BAD_INPUT, f"llmperf: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="llmperf", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"pytest-llmperf {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        made = commands.add_parser(name, help=text, description=text)
+        made.set_defaults(run=run)
+        return made
+
+    made = command("init", init, "write perf_tests/, an empty baselines/ and a commented config")
+    made.add_argument("folder", nargs="?", type=Path, default=Path())
+
+    made = command("report", report, "render results files again; several side by side in one HTML")
+    made.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json")
+    _add_outputs(made)
+
+    made = command(
+        "compare",
+        compare,
+        "judge results against a baseline or earlier results; exit 0: no regression, 1: a "
+        "regression or nothing comparable, 4: bad input",
+    )
+    made.add_argument(
+        "reference", nargs="+", type=Path, help="a baseline .yaml, or results of one run or more"
+    )
+    made.add_argument("results", type=Path, help="the results to judge")
+    made.add_argument("--tolerance", action="append", default=[], metavar="METRIC[@CELL]=FRACTION")
+    made.add_argument("--gate", action="append", default=[], metavar="METRIC")
+    made.add_argument("--allow-mismatch", action="store_true")
+    _add_outputs(made)
+
+    command("schema", schema, "print the JSON Schema of results.json")
+
+    made = command("profiles", profiles, "list the hardware profiles")
+    made.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="DIR")
+
+    commands.add_parser("sim", help="the simulator: llmperf sim serve, llmperf sim residuals")
+    return parser
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    for name in ("html", "md", "json"):
+        parser.add_argument(f"--{name}", type=Path, metavar="PATH")
+
+
+def init(options: argparse.Namespace) -> int:
+    """Write a user's project."""
+    from pytest_llmperf.init import write_project
+
+    written = write_project(options.folder)
+    for path in written.created:
+        print(f"created {path}")
+    for path in written.kept:
+        print(f"kept    {path}")
+    return OK
+
+
+def report(options: argparse.Namespace) -> int:
+    """Render results files: to the terminal, or to the files named."""
+    from pytest_llmperf.report.json import read
+
+    runs = [read(path) for path in options.results]
+    if len(runs) > 1 and (options.md or options.json):
+        raise ConfigError("several results go side by side into one --html only")
+    _write(runs, [str(path) for path in options.results], options)
+    return OK
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Judge results without a server."""
+    from pytest_llmperf.compare import compare as judge
+    from pytest_llmperf.resolve import parse_gates, parse_tolerances
+    from pytest_llmperf.settings import Settings
+
+    settings = Settings(
+        None,
+        tolerances=parse_tolerances(options.tolerance),
+        gate=parse_gates(options.gate),
+    )
+    compared = judge(
+        options.reference, options.results, settings, allow_mismatch=options.allow_mismatch
+    )
+    _write([compared.result], [str(options.results)], options, always=True)
+    if compared.empty:
+        print(f"llmperf: {compared.empty}", file=sys.stderr)
+    return compared.exit_code
+
+
+def schema(options: argparse.Namespace) -> int:
+    """Print the schema."""
+    from pytest_llmperf.report.json import schema_text
+
+    print(schema_text(), end="")
+    return OK
+
+
+def profiles(options: argparse.Namespace) -> int:
+    """List the profiles with what they were measured on."""
+    from pytest_llmperf.baseline.file import load
+    from pytest_llmperf.baseline.profiles import available_profiles, find_profile
+
+    for name in available_profiles(options.baselines):
+        path = find_profile(name, options.baselines)
+        try:
+            baseline = load(path)
+        except ConfigError as error:
+            print(f"{name}  {path}: {error}")
+            continue
+        hardware, wanted = baseline.hardware, baseline.match
+        machine = f"{hardware.gpu_count or 1} x {hardware.gpu}" if hardware.gpu else "?"
+        print(f"{name}  {machine}, {wanted.model}, {len(baseline.cells)} cells, {path}")
+    return OK
+
+
+def _write(
+    runs: Sequence[RunResult], names: list[str], options: argparse.Namespace, always: bool = False
+) -> None:
+    """Write the files asked for; without any, or ``always``, the summary goes to the terminal."""
+    from pytest_llmperf.report import html, terminal
+    from pytest_llmperf.report.files import write_atomically
+    from pytest_llmperf.report.publish import publish
+
+    if always or not (options.html or options.md or options.json):
+        for run in runs:
+            print(terminal.plain(terminal.render(run)))
+    if options.html:
+        write_atomically(options.html, html.render(runs, names=names if len(runs) > 1 else ()))
+    for name in ("md", "json"):
+        if path := getattr(options, name):
+            publish(runs[0], name, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

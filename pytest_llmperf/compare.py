@@ -1,0 +1,116 @@
+"""``llmperf compare``: results against earlier results or a baseline, without a server. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf import update
+from pytest_llmperf.baseline.file import Loaded, loads
+from pytest_llmperf.baseline.file import read as read_baseline
+from pytest_llmperf.baseline.match import compare as match
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.report.json import read as read_results
+from pytest_llmperf.result import CellRecord, Notice, RunResult
+from pytest_llmperf.settings import Settings
+from pytest_llmperf.verdict import Gate, MatrixVerdict, count, fails, judge, judge_matrix
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A run with the verdicts of this comparison in place of its own."""
+
+    result: RunResult
+    matrix: MatrixVerdict
+    empty: str
+    """Why nothing could be compared; empty if something was."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: no regression. 1: a regression, or nothing comparable."""
+        failed = any(record.failed for record in self.result.cells)
+        return int(failed or bool(self.matrix.worse) or bool(self.empty))
+
+
+def compare(
+    references: Sequence[Path], tested: Path, settings: Settings, *, allow_mismatch: bool = False
+) -> Compared:
+    """Judge a results file.
+
+    Args:
+        references: one baseline file, or results of one run or several: each is one run of noise.
+        tested: a results file.
+        settings: tolerances and gates beyond the default ones.
+        allow_mismatch: compare although model, engine or settings differ.
+
+    Raises:
+        ConfigError: a file cannot be read, or the two sides are not comparable.
+    """
+    run = read_results(tested)
+    reference = _read_reference(references)
+    baseline = reference.baseline
+    warnings = []
+    if run.server is not None:
+        if run.server.simulated != baseline.simulated and not allow_mismatch:
+            raise ConfigError(
+                f"one of {reference.path} and {tested} is simulated, the other is not; "
+                "--allow-mismatch compares them all the same"
+            )
+        facts = {**run.run_info, **run.hardware}
+        matching = match(baseline, run.server, run.settings, facts)
+        differing = "; ".join(map(str, matching.mismatches))
+        if differing and not allow_mismatch:
+            raise ConfigError(
+                f"{tested} is not what {reference.path} was made with: {differing}; "
+                "--allow-mismatch compares them all the same"
+            )
+        if differing:
+            warnings.append(Notice(code="mismatch", text=differing))
+    grid = {Cell.parse(name) for name in baseline.cells}
+    gate = Gate.build(reference.path.stem, baseline.cells, grid, settings, baseline.tolerance)
+    records = [_judge(record, gate) for record in run.cells]
+    matrix = judge_matrix(records, gate)
+    missing = [name for name in baseline.ordered_cells() if name not in {r.cell for r in records}]
+    result = run.model_copy(
+        update={
+            "profile": reference.path.stem,
+            "against": "",
+            "cells": records,
+            "stale": [],
+            "matrix": matrix.message,
+            "warnings": [*warnings, *_not_measured(missing)],
+        }
+    )
+    return Compared(result, matrix, count(records).empty)
+
+
+def _read_reference(paths: Sequence[Path]) -> Loaded:
+    """A baseline file, or the baseline that results would make."""
+    if len(paths) == 1 and paths[0].suffix in (".yaml", ".yml"):
+        return read_baseline(paths[0])
+    made: Loaded | None = None
+    for path in paths:
+        run = read_results(path)
+        # what a run was called worse than before does not matter: here it is the reference
+        run = run.model_copy(update={"profile": path.stem, "interrupted": ""})
+        text = update.plan(made, run, mode="add", reason="reference").after
+        if not text:
+            raise ConfigError(f"{path}: no cell was measured, there is nothing to compare with")
+        made = Loaded(path, text, loads(text, str(path)))
+    assert made is not None
+    return made
+
+
+def _judge(record: CellRecord, gate: Gate) -> CellRecord:
+    if record.measurement is None:
+        return record
+    judged = judge(Cell.parse(record.cell), record.attempts or [record.measurement], gate)
+    return judged.model_copy(update={"nodeid": record.nodeid, "failed": fails(judged, gate)})
+
+
+def _not_measured(cells: Sequence[str]) -> list[Notice]:
+    if not cells:
+        return []
+    return [Notice(code="not-measured", text=f"only in the reference: {', '.join(cells)}")]
