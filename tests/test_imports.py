@@ -1,0 +1,158 @@
+"""Imports point one way: read from the source, without importing anything."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
+
+LAYERS: tuple[set[str], ...] = (
+    {"__init__", "errors", "grid", "redact", "guard", "signals"},
+    {"metrics", "settings", "result", "estimate"},
+    {"stats", "capacity", "options", "baseline"},
+    {"client", "verdict", "resolve", "report", "sim"},
+    {"engines", "update", "init", "selection", "serve", "lock", "isolation", "workers"},
+    {"identity", "compare"},
+    {"measure", "connect"},
+    {"progress", "reach"},
+    {"session"},
+    {"versus"},
+    {"startup"},
+    {"series", "summary", "fixture"},
+    {"plugin", "cli"},
+)
+"""Lowest first. A unit (a module or subpackage) imports from lower layers only. A new one needs a
+place here."""
+
+ONLY: dict[str, set[str]] = {
+    "stats": set(),
+    "report": {"__init__", "errors", "grid", "metrics", "redact", "result"},
+    "sim": {"__init__", "baseline", "errors", "grid"},
+    "verdict": {"baseline", "grid", "metrics", "result", "settings", "stats"},
+    "client": {"errors", "redact", "result", "settings"},
+}
+"""Units that may use no more than this: pure ones, and those that must stand alone."""
+
+LIGHT = ("plugin", "options", "selection", "resolve", "grid", "settings", "metrics", "errors")
+"""Loaded with every pytest run, ours or not."""
+
+HEAVY = {"asyncio", "httpx", "httptools", "jinja2", "numpy", "pydantic", "rich", "uvicorn", "yaml"}
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "__init__"] = path
+    return found
+
+
+MODULES = _modules()
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Full names, ``pytest_llmperf.grid.Cell`` for what a from-import takes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _inside(name: str) -> str | None:
+    """The module of ours that an imported name is in, or None."""
+    head, _, rest = name.partition(".")
+    if head != PACKAGE.name:
+        return None
+    while rest and rest not in MODULES:
+        rest = rest.rpartition(".")[0]
+    return rest or "__init__"
+
+
+def _dependencies() -> dict[str, set[str]]:
+    return {
+        module: {
+            inside
+            for name in _imported(ast.parse(path.read_text(encoding="utf-8")))
+            if (inside := _inside(name)) and inside != module
+        }
+        for module, path in MODULES.items()
+    }
+
+
+DEPENDENCIES = _dependencies()
+
+
+def _unit(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _level(unit: str) -> int:
+    return next((i for i, layer in enumerate(LAYERS) if unit in layer), -1)
+
+
+def test_every_unit_has_a_layer() -> None:
+    """A new module is placed on purpose; a module that is gone leaves no name behind."""
+    assert {_unit(module) for module in MODULES} == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_down(module: str) -> None:
+    """Type annotations included: what is above is not even named."""
+    unit = _unit(module)
+    used = {_unit(other) for other in DEPENDENCIES[module]} - {unit}
+    assert not {other for other in used if _level(other) >= _level(unit)}
+    if unit in ONLY:
+        assert used <= ONLY[unit]
+
+
+def test_no_import_circle() -> None:
+    """Within a subpackage too, and not by an import inside a function either."""
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path, module])
+        if module in done:
+            return
+        for other in sorted(DEPENDENCIES[module]):
+            # a package's __init__ gathers names of its modules: that is no dependency of theirs
+            if not module.startswith(f"{other}."):
+                visit(other, (*path, module))
+        done.add(module)
+
+    for module in sorted(MODULES):
+        visit(module, ())
+
+
+def _loaded(module: str, seen: set[str]) -> Iterator[str]:
+    """What importing a module of ours imports from elsewhere."""
+    if module in seen:
+        return
+    seen.add(module)
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    deferred = (ast.FunctionDef, ast.AsyncFunctionDef)
+    level = [
+        node
+        for node in tree.body
+        if not isinstance(node, deferred)
+        and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    ]
+    for name in _imported(ast.Module([n for n in level if not isinstance(n, ast.ClassDef)], [])):
+        inside = _inside(name)
+        if inside is None:
+            yield name.partition(".")[0]
+        else:
+            parents = [inside.rpartition(".")[0]] if "." in inside else []
+            for needed in [*parents, inside]:
+                yield from _loaded(needed, seen)
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_light_modules_load_nothing_heavy(module: str) -> None:
+    """The plugin is in every pytest run of the environment and must cost nothing there."""
+    assert not HEAVY & set(_loaded(module, set()))
