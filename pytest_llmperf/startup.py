@@ -150,6 +150,7 @@ def _build(
         settings.capacity,
         settings.kv_tokens,
         show.hear,
+        settings.workers,
     )
     built = kind(
         settings, target.url, target.connection, server, run_settings, measurer, gate, profile,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pytest_llmperf.capacity import fits
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.engines.identity import find_change
 from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.asking import Asker
@@ -57,6 +58,7 @@ class Measurer:
         capacity_mode: CapacityMode = "reserved",
         kv_tokens: int | None = None,
         progress: Listener | None = None,
+        workers: int = 1,
     ) -> None:
         """
         Args:
@@ -70,6 +72,7 @@ class Measurer:
             capacity_mode: how a cell's need is reckoned.
             kv_tokens: KV budget that overrides the server's.
             progress: called several times a second while a cell runs; must be quick.
+            workers: processes that generate a decode cell's load; 1 is this process itself.
         """
         self._api = api
         self._setup = Setup(
@@ -81,6 +84,7 @@ class Measurer:
             capacity_mode=capacity_mode,
             kv_tokens=kv_tokens,
             listener=progress or (lambda event: None),
+            workers=workers,
         )
         self._memory = Memory(
             prompts=PromptMaker(workload.endpoint), form=RequestForm(server.model, workload)
@@ -157,6 +161,13 @@ class Measurer:
         first = asker.first_token_limit(cell.context)
         waits = 2 * timing.drain_s + timing.duration_s + timing.stall_s + 6 * timing.settle_s
         return 300 + 2 * waits + 4 * first * (2 + cell.concurrency)
+
+    async def find_change(self) -> str:
+        """What is different about the server since the session began; see ``engines.identity``."""
+        try:
+            return await find_change(self._api, self._setup.engine, self._setup.server)
+        finally:
+            await self._api.aclose()
 
     # Prefill
 

@@ -27,9 +27,22 @@ class Setup:
     capacity_mode: CapacityMode
     kv_tokens: int | None
     listener: Listener
+    workers: int = 1
+    """Processes that generate a decode cell's load."""
 
     def make_load(self, path: str, bodies: Sequence[bytes], first_token_s: float) -> Load:
         """Streams that send these bodies."""
+        if self.workers > 1:
+            from pytest_llmperf.measure.remoteload import RemoteLoad
+
+            return RemoteLoad(
+                self.connection,
+                path,
+                bodies,
+                workers=self.workers,
+                first_token_s=first_token_s,
+                stall_s=self.timing.stall_s,
+            )
         return LocalLoad(
             self.connection,
             path,
