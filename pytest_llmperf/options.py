@@ -64,6 +64,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("wait", "number", "wait up to SECONDS for a server that refuses connections", "SECONDS"),
     Option("run-info", "list", "what the server does not tell: a YAML file, or key=value; "
            "repeatable", "FILE|KEY=VALUE"),
+    Option("telemetry", "text", "read the server's GPUs by NVML when they are on this host and the "
+           "extra gpu is installed: auto (default) or off", choices=("auto", "off")),
     Option("contexts", "list", "context lengths of the decode cells: 8K,16K,128K", "LIST"),
     Option("prefill-contexts", "list", "context lengths of the prefill cells (default: "
            "as --llm-contexts)", "LIST"),

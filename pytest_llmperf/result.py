@@ -88,6 +88,28 @@ class ServerSide(Model):
     prefix_hit_rate: float | None = None
 
 
+class GpuUse(Model):
+    """One of the server's GPUs over the window, where it is on this host. Means unless said."""
+
+    index: int
+    name: str
+    power_w: float | None = None
+    power_max_w: float | None = None
+    power_limit_w: float | None = None
+    sm_mhz: float | None = None
+    sm_min_mhz: float | None = None
+    memory_mhz: float | None = None
+    temperature_max_c: float | None = None
+    utilisation: float | None = None
+    """Fraction of the time that a kernel ran, 0 to 1."""
+    memory_used_gb: float | None = None
+    """The most at once."""
+    held_share: float = 0.0
+    """Fraction of the readings with clocks held down for a reason."""
+    held_by: list[str] = Field(default_factory=list)
+    """The reasons seen: power cap, thermal slowdown, ..."""
+
+
 class ClientHealth(Model):
     """Whether the client could keep up; beyond its limits a cell is invalid."""
 
@@ -168,6 +190,8 @@ class Measurement(Model):
     cached_tokens: int | None = None
     server: ServerSide = Field(default_factory=ServerSide)
     client: ClientHealth = Field(default_factory=ClientHealth)
+    gpus: list[GpuUse] = Field(default_factory=list)
+    """The server's GPUs; empty where they cannot be seen from here."""
 
     std_errors: dict[str, float] = Field(default_factory=dict)
     """Standard error of this window's estimate, by metric name, in the metric's unit.

@@ -31,6 +31,7 @@ from pytest_llmperf.result import (
 )
 from pytest_llmperf.serve import ServerProcess
 from pytest_llmperf.settings import Connection, Settings
+from pytest_llmperf.telemetry import Telemetry
 from pytest_llmperf.verdict import (
     Gate,
     MatrixVerdict,
@@ -97,6 +98,7 @@ class Run:
         """What ends with the run."""
         self._say = say
         self.show = show
+        self.telemetry = Telemetry()
         self._date = now()
         self._unwritable: set[Path] = set()
 
@@ -120,9 +122,10 @@ class Run:
     async def _measure_once(self, cell: Cell) -> Measurement:
         measure = self._measurer.prefill if cell.phase == "prefill" else self._measurer.decode
         async with self.show.cell(cell) as show:
-            measurement = await run_apart(lambda: measure(cell))
+            with self.telemetry.watching(self.show.board.in_window) as gpus:
+                measurement = await run_apart(lambda: measure(cell))
             show(measurement)
-        return measurement
+        return gpus.added_to(measurement)
 
     async def check(self, measurement: Measurement, nodeid: str) -> CellRecord:
         """Judge a measurement, confirm a breach by measuring again, and keep the record."""

@@ -21,6 +21,7 @@ from pytest_llmperf.estimate import estimate_seconds
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.text import text_hash
+from pytest_llmperf.options import Values
 from pytest_llmperf.progress.board import Board, spell
 from pytest_llmperf.progress.show import Show, choose_view
 from pytest_llmperf.reach import Reached, reach
@@ -31,6 +32,7 @@ from pytest_llmperf.selection import Selection, cell_of, run_of
 from pytest_llmperf.session import Run
 from pytest_llmperf.settings import METHOD, Settings
 from pytest_llmperf.sim.parameters import is_spec
+from pytest_llmperf.telemetry import Telemetry, open_telemetry
 from pytest_llmperf.verdict import Gate
 from pytest_llmperf.verdict.ab import PAIRS, PairGate
 from pytest_llmperf.versus import PairedRun
@@ -68,7 +70,8 @@ def start_run(
     with contextlib.ExitStack() as closers:
         closers.callback(show.close)
         target = reach(url, settings.serve, values, settings, log, number, closers, say)
-        facts = {**settings.run_info, **target.facts}
+        telemetry = _see_gpus(values, target)
+        facts = {**telemetry.facts, **settings.run_info, **target.facts}
         settings = replace(settings, connection=target.connection, run_info=facts)
         paired = settings.against is not None or settings.serve_against is not None
         judged_by = None if paired else first.profile if first else profile
@@ -81,12 +84,20 @@ def start_run(
             built.against = redact(other.url)
             reference = _build(Run, settings, other, None, None, say, show)
             built.oppose(reference, PairGate.of(built.against, settings.grid, settings))
+        built.telemetry = telemetry
+        built.warnings += telemetry.look()
         built.closers = closers.pop_all()
     built.stale = [] if profile is None else _stale(selection, profile)
     if settings.runs > 1:
         say(f"llmperf: run {number} of {settings.runs}")
     _announce(built, cells, say)
     return built
+
+
+def _see_gpus(values: Values, target: Reached) -> Telemetry:
+    if values.get("telemetry") == "off" or target.connected.info.simulated:
+        return Telemetry()
+    return open_telemetry(target.connection.url)
 
 
 def _check_servers(url: str | None, settings: Settings) -> None:

@@ -76,6 +76,10 @@ class Board:
                 return
             self.cells.append(running.cell)  # a test's own, that no parametrization declared
 
+    def in_window(self) -> bool:
+        """Whether what happens now belongs to the measurement of the running cell."""
+        return self.event is not None and self.event.step == "window"
+
     @property
     def number(self) -> int:
         """Which of the cells the running one is, from 1."""

@@ -13,7 +13,10 @@ ARRAYS = ("ttfts_ms", "itls_ms", "series")
 """Drawn rather than listed."""
 
 _LISTED_ELSEWHERE = ("phase", "context", "concurrency", "warnings", *ARRAYS)
-_UNITS = (("_tok_s", "tok/s"), ("_ms", "ms"), ("_s", "s"))
+_UNITS = (
+    *(("_tok_s", "tok/s"), ("_ms", "ms"), ("_s", "s")),
+    *(("_w", "W"), ("_mhz", "MHz"), ("_c", "°C"), ("_gb", "GB")),
+)
 _LABELS = {
     "total_tok_s_ci95": "Total, 95 % interval, tok/s",
     "prefill_samples": "Prefill samples, tok/s",
@@ -27,6 +30,7 @@ _WORDS = {
     "cpu": "CPU",
     "avg": "average",
     "gc": "GC",
+    "sm": "SM",
     "std": "standard",
 }
 
@@ -65,7 +69,8 @@ def label(name: str) -> str:
     ending, unit = next((u for u in _UNITS if name.endswith(u[0])), ("", ""))
     words = " ".join(_WORDS.get(word, word) for word in name.removesuffix(ending).split("_"))
     words = _LABELS.get(name) or words[:1].upper() + words[1:] + (f", {unit}" if unit else "")
-    return f"{group.replace('_', ' ').capitalize()}: {words}" if group else words
+    group = group.replace("_", " ")
+    return f"{group[:1].upper()}{group[1:]}: {words}" if group else words
 
 
 def _flatten(values: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
@@ -74,6 +79,9 @@ def _flatten(values: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any
             continue
         if isinstance(value, dict):
             yield from _flatten(value, name)
+        elif name == "gpus":
+            for gpu in value:
+                yield from _flatten(gpu, f"GPU_{gpu['index']}")
         else:
             yield (f"{group}.{name}" if group else name), value
 
