@@ -80,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     made = command("profiles", profiles, "list the hardware profiles")
     made.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="DIR")
 
+    made = command("import", import_, "make a new profile of a result file of llm-inference-bench")
+    made.add_argument("results", type=Path, metavar="RESULTS.json")
+    made.add_argument("profile", metavar="PROFILE")
+    made.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="DIR")
+
     commands.add_parser("sim", help="the simulator: llmperf sim serve, llmperf sim residuals")
     return parser
 
@@ -155,6 +160,25 @@ def profiles(options: argparse.Namespace) -> int:
         hardware, wanted = baseline.hardware, baseline.match
         machine = f"{hardware.gpu_count or 1} x {hardware.gpu}" if hardware.gpu else "?"
         print(f"{name}  {machine}, {wanted.model}, {len(baseline.cells)} cells, {path}")
+    return OK
+
+
+def import_(options: argparse.Namespace) -> int:
+    """Write the profile, and say what of the file is not in it."""
+    from pytest_llmperf.baseline import ancestor, store
+    from pytest_llmperf.baseline.file import dumps
+    from pytest_llmperf.baseline.profiles import profile_path, read_text
+
+    path = profile_path(options.profile, options.baselines)
+    if path.exists():
+        raise ConfigError(f"{path}: exists; choose another name, or delete it first")
+    text = read_text(options.results)
+    found = ancestor.read_results(text, str(options.results), options.profile)
+    store.write(path, dumps(found.baseline), None)
+    print(f"{path}: {len(found.baseline.cells)} cells from {options.results}")
+    for line in found.left_out:
+        print(f"  not in it: {line}")
+    print("Add gpu and gpu_count under hardware and match, so that no other machine is compared.")
     return OK
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.baseline.file import load
-from pytest_llmperf.importing import add_import
+from pytest_llmperf.cli import BAD_INPUT, OK, main
 
 SAMPLE = Path(__file__).parent.parent / "data" / "ancestor" / "llm_decode_bench-0.4.18.json"
 
 
-def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    add_import(parser.add_subparsers())
-    given = parser.parse_args(["import", *arguments])
-    code: int = given.run(given)
-    return code
+def run(file: Path, folder: Path) -> int:
+    return main(["import", str(file), "bench", "--baselines", str(folder)])
 
 
 def test_the_profile_is_written_and_what_it_lacks_is_said(
@@ -26,18 +21,18 @@ def test_the_profile_is_written_and_what_it_lacks_is_said(
 ) -> None:
     """The directory is made if need be."""
     folder = tmp_path / "baselines"
-    assert run(str(SAMPLE), "bench", "--baselines-dir", str(folder)) == 0
+    assert run(SAMPLE, folder) == OK
     assert len(load(folder / "bench.yaml").cells) == 8
     out = capsys.readouterr().out
     assert "8 cells" in out
-    assert "not there: GPU model" in out
+    assert "not in it: GPU model" in out
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A profile of that name stays as it is."""
     path = tmp_path / "bench.yaml"
     path.write_text("mine")
-    assert run(str(SAMPLE), "bench", "--baselines-dir", str(tmp_path)) == 1
+    assert run(SAMPLE, tmp_path) == BAD_INPUT
     assert path.read_text() == "mine"
     assert "choose another name" in capsys.readouterr().err
 
@@ -60,7 +55,7 @@ def test_a_file_that_cannot_be_used_is_one_line_on_stderr(
     file = tmp_path / name
     if text is not None:
         file.write_text(text)
-    assert run(str(file), "bench", "--baselines-dir", str(tmp_path / "baselines")) == 1
+    assert run(file, tmp_path / "baselines") == BAD_INPUT
     error = capsys.readouterr().err
     assert words in error
     assert error.count("\n") == 1
