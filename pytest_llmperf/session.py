@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 from collections.abc import Callable
@@ -10,9 +11,8 @@ from pathlib import Path
 from pytest_llmperf import __version__, update
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.profiles import profile_path
-from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.health import client_bound
-from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.errors import ConfigError, ServerDied, ServerUnusable
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.isolation import run_apart
 from pytest_llmperf.measure.measurer import Measurer
@@ -87,6 +87,8 @@ class Run:
         self.stop_reason = ""
         """Why measuring on makes no sense; the rest of the session is not run."""
         self.written: list[Path] = []
+        self.unwritable: dict[Path, str] = {}
+        """Reports that could not be written so far, and why."""
         self.final: RunResult | None = None
         self.empty = ""
         """Why a run without a failure is not green all the same."""
@@ -100,7 +102,6 @@ class Run:
         self.show = show
         self.telemetry = Telemetry()
         self._date = now()
-        self._unwritable: set[Path] = set()
 
     # Measuring
 
@@ -115,8 +116,7 @@ class Run:
             measurement = measurement.model_copy(
                 update={"warnings": [*first.warnings, note, *measurement.warnings]}
             )
-        if measurement.status is Status.INVALID:
-            await self._look_after_server(cell)
+        await self._look_after_server(measurement)
         return measurement
 
     async def _measure_once(self, cell: Cell) -> Measurement:
@@ -168,22 +168,27 @@ class Run:
             return record.model_copy(update={"message": message})
         return record
 
-    async def _look_after_server(self, cell: Cell) -> None:
-        """A cell failed: if the server is gone, say so once instead of failing every later cell."""
+    async def _look_after_server(self, measurement: Measurement) -> None:
+        """If the server is gone after a failed cell, say so once instead of failing every later
+        one; and state whether it was started anew."""
+        cell = measurement.cell
 
-        async def ask() -> None:
-            api = ServerApi(self.connection, timeout_s=HEALTH_S)
-            try:
-                await api.get("/v1/models")
-            finally:
-                await api.aclose()
+        async def ask() -> str:
+            return await asyncio.wait_for(self._measurer.find_change(), HEALTH_S)
 
         try:
-            await run_apart(ask)
-        except ServerUnusable as error:
-            self.stop_reason = f"llmperf: the server is gone since {cell.id}: {error}"
-            if self.process is not None and (ended := self.process.explain()):
-                self.stop_reason += f"\n{ended}"
+            change = await run_apart(ask)
+        except (ServerDied, ServerUnusable, asyncio.TimeoutError) as error:
+            if measurement.status is Status.INVALID:
+                words = str(error) or f"it has not answered for {HEALTH_S:g} s"
+                self.stop_reason = f"llmperf: the server is gone since {cell.id}: {words}"
+                if self.process is not None and (ended := self.process.explain()):
+                    self.stop_reason += f"\n{ended}"
+            return
+        if change and not any(notice.code == "restarted" for notice in self.warnings):
+            text = f"the server was started anew during {cell.id} or before: {change}"
+            self.warnings.append(Notice(code="restarted", text=text))
+            self._say(f"llmperf: {text}")
 
     # Results
 
@@ -220,7 +225,7 @@ class Run:
             for name, path in self.settings.reports.items():
                 self._write(result, name, path)
         self.empty = count(list(self.records.values()), self.settings.update).empty
-        return exitstatus or int(bool(self.empty))
+        return exitstatus or int(bool(self.empty or self.unwritable))
 
     def _update(self, result: RunResult, exitstatus: int) -> int:
         settings = self.settings
@@ -253,10 +258,11 @@ class Run:
         try:
             publish(result, name, path)
         except OSError as error:
-            if path not in self._unwritable:
+            if path not in self.unwritable and self.final is None:
                 self._say(f"llmperf: cannot write {path}: {error.strerror}; measuring goes on")
-            self._unwritable.add(path)
+            self.unwritable[path] = error.strerror or type(error).__name__
         else:
+            self.unwritable.pop(path, None)
             if path not in self.written:
                 self.written.append(path)
 

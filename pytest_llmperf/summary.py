@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.report.github import annotate, append_summary
 from pytest_llmperf.report.terminal import render
 
 if TYPE_CHECKING:
     import pytest
 
     from pytest_llmperf.session import Run
+    from pytest_llmperf.workers import Gathered
 
 
-def write_summary(run: Run, terminal: pytest.TerminalReporter) -> None:
+def write_summary(run: Run | Gathered, terminal: pytest.TerminalReporter) -> None:
     """Matrix, failures, counts; what an update did; where the reports are."""
     terminal.section("llmperf")
     if run.records and run.final is not None:
@@ -25,4 +29,20 @@ def write_summary(run: Run, terminal: pytest.TerminalReporter) -> None:
     for text in run.update_text.splitlines():
         terminal.write_line(text, green=text.startswith("+ "), red=text.startswith("- "))
     for path in run.written:
-        terminal.write_line(f"report: {path}")
+        if path not in run.unwritable:
+            terminal.write_line(f"report: {path}")
+    for path, why in run.unwritable.items():
+        terminal.write_line(f"llmperf: {path} was not written ({why}); exit status 1", red=True)
+
+
+def write_github(run: Run | Gathered, terminal: pytest.TerminalReporter) -> None:
+    """On GitHub Actions: annotations of what failed, and the report as the job's summary."""
+    if os.environ.get("GITHUB_ACTIONS") != "true" or not run.records or run.final is None:
+        return
+    for line in annotate(run.final):
+        terminal.write_line(line)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            append_summary(run.final, Path(summary))
+        except OSError as error:
+            terminal.write_line(f"llmperf: no job summary: {error}", red=True)

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def new_loop() -> asyncio.AbstractEventLoop:
-    """A new event loop, the fastest there is."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
 def run(main: Coroutine[Any, Any, T]) -> T:
     """``asyncio.run`` on the fastest loop there is."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    result: T = uvloop.run(main)
-    return result
+
+    async def body() -> T:
+        try:
+            return await main
+        except asyncio.CancelledError:
+            # anyio, below httpx, loses a connection that is cancelled the moment it is made: the
+            # closing loop ends it, and the user who pressed Ctrl-C need not hear of it
+            warnings.simplefilter("ignore", ResourceWarning)
+            raise
+
+    with warnings.catch_warnings():
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.run(body())
+        result: T = uvloop.run(body())
+        return result

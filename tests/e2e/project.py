@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from tests.support.scripted import Handler, Reply, Request, chunk
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("--llm-contexts=1000", "--llm-concurrency=1")
 """A prefill and a decode cell."""
-QUICK = ("--llm-duration=0.3", "--llm-settle=0.1", "--llm-max-tokens=512")
+QUICK = ("--llm-duration=1", "--llm-settle=0.2", "--llm-max-tokens=512")
 
 
 def models(*ids: str) -> Handler:
@@ -52,15 +53,9 @@ async def chat(request: Request, reply: Reply) -> None:
         event = chunk(f"w{i % 97} ", tokens=i, finish="length" if i == last else None)
         event["usage"]["prompt_tokens"] = words
         await reply.event(event)
-        await asyncio_sleep(0.002)
+        await asyncio.sleep(0.002)
     await reply.event("[DONE]")
     await reply.end_stream()
-
-
-async def asyncio_sleep(seconds: float) -> None:
-    import asyncio
-
-    await asyncio.sleep(seconds)
 
 
 class Started:
