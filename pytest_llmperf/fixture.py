@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.grid import Cell, parse_tokens
+from pytest_llmperf.metrics import METRICS
 
 if TYPE_CHECKING:
     from pytest_llmperf.result import CellRecord, Measurement
@@ -42,7 +42,7 @@ class Llm:
 
         Fails the test when the cell is worse or invalid, skips it when it is over capacity.
         """
-        record = await self._run.check(measurement, _plain(self._item.nodeid))
+        record = await self._run.check(measurement, self._item.nodeid)
         _publish(self._item, record)
         if self._run.stop_reason:
             self._item.session.shouldfail = self._run.stop_reason
@@ -78,22 +78,20 @@ class Matrix:
         return verdict
 
 
-def _plain(nodeid: str) -> str:
-    """A node id without the group that pytest-xdist appends to it."""
-    return re.sub(r"(?<=\])@[^\]]*$", "", nodeid)
-
-
 def _tokens(context: int | str) -> int:
     return parse_tokens(context) if isinstance(context, str) else context
 
 
 def _publish(item: pytest.Item, record: CellRecord) -> None:
-    """Put outcome and values where JUnit and other report plugins find them, once under reruns."""
+    """Put outcome, values and changes where JUnit and other report plugins find them, once under
+    reruns."""
     properties: dict[str, object] = {"llmperf_outcome": record.outcome.value}
     if record.measurement is not None:
-        for comparison in record.comparisons:
-            if comparison.measured is not None:
-                properties[f"llmperf_{comparison.metric}"] = comparison.measured
-    names = set(properties)
-    item.user_properties[:] = [p for p in item.user_properties if p[0] not in names]
-    item.user_properties.extend(properties.items())
+        for name in METRICS:
+            if (value := record.measurement.value(name)) is not None:
+                properties[f"llmperf_{name}"] = float(f"{value:.6g}")
+    for comparison in record.comparisons:
+        if comparison.delta is not None:
+            properties[f"llmperf_{comparison.metric}_change"] = round(comparison.delta, 4)
+    others = [p for p in item.user_properties if not p[0].startswith("llmperf_")]
+    item.user_properties[:] = [*others, *properties.items()]

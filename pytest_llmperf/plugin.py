@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,12 +11,14 @@ from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.options import add_options, claim_short_name
 from pytest_llmperf.selection import Selection, run_of
 from pytest_llmperf.signals import end_on_sigterm, undisturbed
+from pytest_llmperf.workers import OUTPUT, Gathered, make_scheduler
 
 if TYPE_CHECKING:
     from pytest_llmperf.fixture import Llm, Matrix
     from pytest_llmperf.series import Series
 
 SELECTION = pytest.StashKey[Selection]()
+GATHERED = pytest.StashKey[Gathered]()
 SERIES: pytest.StashKey[Series] = pytest.StashKey()
 
 
@@ -120,17 +122,39 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         interrupted = "interrupted" if status == pytest.ExitCode.INTERRUPTED else ""
         with undisturbed():
             session.exitstatus = series.finish(status, interrupted)
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[OUTPUT] = series.dumps()
+    elif (gathered := session.config.stash.get(GATHERED, None)) is not None:
+        from pytest_llmperf.resolve import read_settings
+
+        reports = read_settings(session.config.stash[SELECTION].values(), None).reports
+        session.exitstatus = gathered.finish(int(session.exitstatus), reports)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return make_scheduler(config, log, config.stash[SELECTION].values().get("url"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # a worker of pytest-xdist has ended, or died without any output
+    output = getattr(node, "workeroutput", None)
+    if output:
+        node.config.stash.setdefault(GATHERED, Gathered()).add(output)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    series = config.stash.get(SERIES, None)
-    if series is not None:
-        from pytest_llmperf.summary import write_summary
+    series, gathered = config.stash.get(SERIES, None), config.stash.get(GATHERED, None)
+    runs = series.runs if series else [gathered] if gathered and gathered.final else []
+    if runs:
+        from pytest_llmperf.summary import write_github, write_summary
 
-        for run in series.runs:
+        for run in runs:
             write_summary(run, terminalreporter)
+            write_github(run, terminalreporter)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

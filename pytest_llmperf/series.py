@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.errors import LlmPerfError
+from pytest_llmperf.report.json import dumps
 from pytest_llmperf.selection import Selection, run_of
 from pytest_llmperf.session import Run
 from pytest_llmperf.startup import start_run
@@ -43,14 +44,19 @@ class Series:
         try:
             return self.start(number)
         except LlmPerfError as error:
-            item.session.shouldfail = f"llmperf: {error}"
-            pytest.fail(f"llmperf: {error}", pytrace=False)
+            item.session.shouldfail = reason = f"llmperf: {error}"
+        pytest.fail(reason, pytrace=False)
 
     def finish(self, status: int, interrupted: str) -> int:
         """End the last run; return the session's exit status."""
         if not self.runs:
             return status
         return self.runs[-1].finish(status, interrupted) or self._status
+
+    def dumps(self) -> str:
+        """What the last run measured, as JSON; empty if that is nothing."""
+        final = self.runs[-1].final if self.runs else None
+        return dumps(final) if final is not None and final.cells else ""
 
     def close(self) -> None:
         """Stop what was started. Idempotent."""

@@ -119,10 +119,15 @@ def _check_servers(url: str | None, settings: Settings) -> None:
 
 
 def _report_paths(config: pytest.Config, settings: Settings, number: int) -> dict[str, Path]:
-    """Where this run's reports go; each of several has its own, and so has each worker."""
-    mark = f"-run{number}" if settings.runs > 1 else ""
-    mark += f"-{worker}" if (worker := worker_id(config)) else ""
-    return {name: path.with_stem(path.stem + mark) for name, path in settings.reports.items()}
+    """Where this run's reports go: each of several runs has its own. A worker keeps what it
+    measured; the reports are made of what all of them did."""
+    worker = worker_id(config)
+    mark = f"-run{number}" if settings.runs > 1 else f"-{worker}" if worker else ""
+    return {
+        name: path.with_stem(path.stem + mark)
+        for name, path in settings.reports.items()
+        if worker is None or name == "json"
+    }
 
 
 def _build(

@@ -1,13 +1,22 @@
-"""Under pytest-xdist: which server a worker measures, and its results on their way back."""
+"""Under pytest-xdist: which server a worker measures, and its results on their way back. Light."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmperf.result import RunResult
+
+OUTPUT = "llmperf"
+"""Key of a worker's output that holds its results, as JSON."""
 
 
 def worker_id(config: pytest.Config) -> str | None:
@@ -50,3 +59,65 @@ def own_url(config: pytest.Config, text: str | None, settings: Settings) -> str 
             "two servers; leave -n out (-n 0)"
         )
     return urls[int(worker.removeprefix("gw"))]
+
+
+def make_scheduler(config: pytest.Config, log: Any, urls: str | None) -> Any:
+    """A scheduler of pytest-xdist that gives each worker whole contexts, so that a prompt is
+    prefilled on one server only; None where there is one server, or the user chose ``--dist``."""
+    if not urls or len(split_urls(urls)) == 1 or config.option.dist != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByContext(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            cell = re.search(r"\[(\d+[KkMm]?)(?:-c\d+)?\]$", nodeid)
+            return cell[1] if cell else str(super()._split_scope(nodeid))
+
+    return ByContext(config, log)
+
+
+class Gathered:
+    """What the workers measured, as one run; made in the process that started them."""
+
+    def __init__(self) -> None:
+        self.records: list[object] = []
+        self.final: RunResult | None = None
+        self.empty = ""
+        self.update_text = ""
+        self.written: list[Path] = []
+        self.unwritable: dict[Path, str] = {}
+        self._texts: list[str] = []
+
+    def add(self, output: Mapping[str, object]) -> None:
+        """Take a worker's output; one that measured nothing has none of ours."""
+        if text := output.get(OUTPUT):
+            self._texts.append(str(text))
+
+    def finish(self, status: int, reports: Mapping[str, Path]) -> int:
+        """Write the reports; return pytest's exit status."""
+        if not self._texts:
+            return status
+        from pytest_llmperf.report.publish import publish
+        from pytest_llmperf.result import RunResult
+        from pytest_llmperf.verdict import count
+
+        runs = [RunResult.model_validate_json(text) for text in self._texts]
+        cells = [record for run in runs for record in run.cells]
+        self.records.extend(cells)
+        self.final = runs[0].model_copy(
+            update={
+                "url": ",".join(sorted(run.url for run in runs)),
+                "finished": all(run.finished for run in runs),
+                "interrupted": "; ".join(filter(None, (run.interrupted for run in runs))),
+                "cells": cells,
+                "warnings": [notice for run in runs for notice in run.warnings],
+            }
+        )
+        for name, path in reports.items():
+            try:
+                publish(self.final, name, path)
+                self.written.append(path)
+            except OSError as error:
+                self.unwritable[path] = error.strerror or type(error).__name__
+        self.empty = count(cells).empty
+        return status or int(bool(self.empty or self.unwritable))
