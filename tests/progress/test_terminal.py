@@ -16,7 +16,7 @@ from pytest_llmperf.progress.show import choose_view
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [
     *(sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider"),
-    *("perf_tests", "--llm-url=sim?speed=4", "--llm-contexts=512", "--llm-concurrency=2"),
+    *("perf_tests", "--llm-url=sim", "--llm-contexts=512", "--llm-concurrency=2"),
     *("--llm-duration=1", "--llm-settle=0.3", "--llm-max-tokens=4096", "--llm-report=none"),
     *("-k", "test_prefill or test_decode"),
 ]
@@ -91,10 +91,11 @@ def test_in_a_log_a_cell_has_one_line_at_its_start_and_one_with_its_result(proje
     assert run.returncode == 0, run.stdout
     assert "\x1b" not in run.stdout
     lines = run.stdout.splitlines()
-    start = next(i for i, line in enumerate(lines) if "measuring decode" in line)
+    # a busy host makes more than one attempt
+    start = max(i for i, line in enumerate(lines) if "measuring decode" in line)
     expected = (
         r"perf_tests/test_decode\.py ",
-        r"llmperf: measuring decode\[512-c2\] \(2 of 2, about \d+ s left\)",
+        r"llmperf: measuring decode\[512-c2\](?:, attempt \d)? \(2 of 2, about \d+ s left\)",
         r"llmperf: decode\[512-c2\]: [\d.,]+ tok/s, TTFT \d+ ms, ITL [\d.]+ ms",
         r"perf_tests/test_decode\.py \. +\[100%\]",
     )
