@@ -114,6 +114,18 @@ def pytest_report_teststatus(
     return None
 
 
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    # --showlocals, captured logs: nobody knows what a traceback will hold
+    report = yield
+    series = item.config.stash.get(SERIES, None)
+    if series is not None and report.failed:
+        series.redact(report)
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     series = session.config.stash.get(SERIES, None)

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 MARK = "<redacted>"
+UNMISTAKABLE = 8
+"""Characters from which on a known secret is taken out of whatever holds it; a shorter one, such as
+the "vllm" that some give as a key, may stand there by right."""
 
 _NAME = r"(?:[\w-]*[_-])?(?:api[_-]?key|access[_-]?key|token|secret|password|passwd)(?![\w-])"
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s&"',;}\]]+)"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.errors import LlmPerfError
+from pytest_llmperf.redact import redact
 from pytest_llmperf.report.json import dumps
 from pytest_llmperf.selection import Selection, run_of
 from pytest_llmperf.session import Run
@@ -57,6 +58,14 @@ class Series:
         """What the last run measured, as JSON; empty if that is nothing."""
         final = self.runs[-1].final if self.runs else None
         return dumps(final) if final is not None and final.cells else ""
+
+    def redact(self, report: pytest.TestReport) -> None:
+        """Take the runs' keys out of what a test's failure shows."""
+        secrets = {secret for run in self.runs for secret in run.secrets}
+        report.sections = [(name, redact(text, secrets)) for name, text in report.sections]
+        shown = str(report.longrepr or "")
+        if any(secret in shown for secret in secrets):
+            report.longrepr = redact(shown, secrets)
 
     def close(self) -> None:
         """Stop what was started. Idempotent."""

@@ -12,12 +12,13 @@ from pytest_llmperf import __version__, update
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.profiles import profile_path
 from pytest_llmperf.client.health import client_bound
+from pytest_llmperf.client.http import list_secrets
 from pytest_llmperf.errors import ConfigError, ServerDied, ServerUnusable
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.isolation import run_apart
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.progress.show import Show
-from pytest_llmperf.redact import redact
+from pytest_llmperf.redact import UNMISTAKABLE, redact, redact_all
 from pytest_llmperf.report.publish import publish
 from pytest_llmperf.result import (
     CellRecord,
@@ -74,6 +75,8 @@ class Run:
         self.connection = connection
         self.server = server
         self.run_settings = run_settings
+        self.secrets = list_secrets(connection)
+        """What must never be shown."""
         self.profile = profile
         self.records: dict[str, CellRecord] = {}
         self.warnings: list[Notice] = []
@@ -195,7 +198,7 @@ class Run:
     def result(self, *, finished: bool, interrupted: str = "") -> RunResult:
         """The run so far, as reports and ``results.json`` hold it."""
         hardware = self.profile.baseline.hardware if self.profile else None
-        return RunResult(
+        run = RunResult(
             llmperf_version=__version__,
             date=self._date,
             finished=finished,
@@ -214,6 +217,8 @@ class Run:
             warnings=self.warnings,
             matrix=self.matrix,
         )
+        known = [secret for secret in self.secrets if len(secret) >= UNMISTAKABLE]
+        return RunResult.model_validate(redact_all(run.model_dump(), known)) if known else run
 
     def finish(self, exitstatus: int, interrupted: str) -> int:
         """Update the baseline if asked to, write the reports; return pytest's exit status."""

@@ -19,7 +19,7 @@ from pytest_llmperf.client.http import (
     same_origin,
 )
 from pytest_llmperf.errors import ServerUnusable
-from pytest_llmperf.redact import redact
+from pytest_llmperf.redact import UNMISTAKABLE, redact
 from pytest_llmperf.settings import Connection
 
 MAX_BODY = 16 * 2**20
@@ -41,6 +41,7 @@ class ServerApi:
         self._metrics = httpx.URL(connection.metrics_url) if connection.metrics_url else None
         self._headers = build_headers(connection)
         self._secrets = list_secrets(connection)
+        self._long_secrets = [secret for secret in self._secrets if len(secret) >= UNMISTAKABLE]
         self._tls = build_tls(connection.verify)
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
@@ -103,6 +104,9 @@ class ServerApi:
             text = data.decode("utf-8", "replace")
             if response.is_error:
                 text = redact(text, self._secrets)
+            elif any(secret in text for secret in self._long_secrets):
+                # a server that echoes requests must not get the key into a report
+                text = redact(text, self._long_secrets)
             return response.status_code, text, response.headers.get("location", "")
 
     def _ensure_client(self) -> httpx.AsyncClient:

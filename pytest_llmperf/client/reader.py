@@ -19,6 +19,7 @@ MAX_COUNT = 10**9
 _TEXTLESS = 16
 """Tokens that may come without any text: special ones, or the first part of a character."""
 _KEPT_TEXT = 2**20
+_REASON_CHARS = 40
 _LEARNING = 3
 """Shapes learned in a row without one use, before a stream is left to the parser."""
 
@@ -150,7 +151,7 @@ class ChunkReader:
         for choice in choices:
             reason = choice.get("finish_reason")
             if isinstance(reason, str) and reason:
-                self.record.finish_reason = reason
+                self.record.finish_reason = one_line(reason)[:_REASON_CHARS]
                 if reason in _FAILED_REASONS:
                     raise StreamFailed(f"the server ended the request: finish_reason {reason!r}")
 

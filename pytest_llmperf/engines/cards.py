@@ -11,6 +11,8 @@ from pytest_llmperf.engines.answers import child, objects, read_object, whole, w
 from pytest_llmperf.errors import ConfigError
 
 _SHOWN = 20
+_LONGEST = 300
+"""Characters of a model's name."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,12 @@ def read_cards(text: str) -> list[Card] | None:
     body = read_object(text)
     if "data" not in body or not isinstance(body["data"], list | None):
         return None
-    return [_read_card(card) for card in objects(body["data"]) if word(card.get("id"))]
+    return [_read_card(card) for card in objects(body["data"]) if _is_name(card.get("id"))]
+
+
+def _is_name(value: object) -> bool:
+    """Whether it can be shown to people and sent to the server as it is."""
+    return word(value) is not None and str(value).isprintable() and len(str(value)) <= _LONGEST
 
 
 def _read_card(card: dict[str, Any]) -> Card:
@@ -88,5 +95,5 @@ def _one_model(cards: Sequence[Card]) -> bool:
 
 
 def _list(cards: Sequence[Card]) -> str:
-    names = ", ".join(card.id[:200] for card in cards[:_SHOWN])
+    names = ", ".join(card.id for card in cards[:_SHOWN])
     return names + (f" and {len(cards) - _SHOWN} more" if len(cards) > _SHOWN else "")
