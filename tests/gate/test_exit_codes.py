@@ -1,0 +1,102 @@
+"""Exit codes that scripts can rely on: 0, 1, 2, 4, 5."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmperf.result import RunResult
+from tests.gate.project import GRID, LAB, SHORT, WIDE, words, write_profile
+
+
+def test_0_nothing_is_worse(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
+    write_profile(perf, measured, 1.0)
+    result = perf.runpytest("perf_tests", url, *LAB, *WIDE)
+    assert result.ret == 0, words(result)
+    result.stdout.fnmatch_lines(["*No regression in 3 measured cells*"])
+
+
+def test_1_a_regression_fails_its_own_cell_alone(
+    perf: pytest.Pytester, measured: RunResult, url: str
+) -> None:
+    """One table per cell, all three attempts in it, and the command that measures it again."""
+    write_profile(perf, measured, 10.0)
+    result = perf.runpytest("perf_tests", url, *LAB, *WIDE, "-k", "512-c1")
+    assert result.ret == 1
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["decode?512-c1? is worse than its baseline (lab, 1 run)", "*total tok/s*WORSE*"]
+    )
+    assert "attempts" in words(result)
+    assert "perf_tests/test_decode.py::test_decode[512-c1]' --llm-url" in words(result)
+
+
+def test_1_nothing_could_be_judged(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
+    """Only cells that the profile does not have: every test passes, the run is not green."""
+    write_profile(perf, measured, 1.0)
+    result = perf.runpytest(
+        "perf_tests", url, *LAB, "--llm-contexts=600", "--llm-concurrency=1", "-k", "decode"
+    )
+    result.assert_outcomes(passed=1, deselected=2)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*nothing could be judged*"])
+
+
+def test_1_every_cell_over_capacity(perf: pytest.Pytester, url: str) -> None:
+    """All skipped would be exit 0: nothing was measured."""
+    result = perf.runpytest("perf_tests", url, *GRID, *SHORT, "--llm-kv-tokens=600", "-k", "c2")
+    result.assert_outcomes(skipped=1, deselected=3)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*nothing was measured*"])
+
+
+def test_2_interrupted(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
+    """What was measured is reported; no baseline is touched."""
+    path = write_profile(perf, measured, 1.0)
+    before = path.read_text()
+    perf.makeconftest(
+        """
+        def pytest_runtest_teardown(item):
+            if "c1" in item.name:
+                raise KeyboardInterrupt
+        """
+    )
+    result = perf.runpytest_subprocess(
+        "perf_tests", url, *LAB, "--update-baselines", "--llm-update-mode=add", "-p", "no:randomly"
+    )
+    assert result.ret == 2
+    result.stdout.fnmatch_lines(["*not updated: the run was interrupted*"])
+    assert path.read_text() == before
+    assert (perf.path / "llmperf-report/report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--llm-runs=2"], "*--llm-runs: a run is one server start*"),
+        (["--llm-runs=1.5"], "*--llm-runs: 1.5 is not a whole number*"),
+        (["--llm-runs=0"], "*--llm-runs: 0* must be at least 1*"),
+        (["--llm-against=http://x", "--hardware=lab", "--update-baselines"], "*updates no base*"),
+        (["--llm-against=http://x", "--llm-serve=sleep 1"], "*where will 'sleep' listen*"),
+        (["--llm-serve=no-such-program --port 1"], "*there is no program 'no-such-program'*"),
+        (["--llm-serve=sleep 'x --port 1"], "*--llm-serve: No closing quotation*"),
+    ],
+)
+def test_4_usage_errors(perf: pytest.Pytester, args: list[str], message: str, url: str) -> None:
+    """Before any load, with what to do."""
+    server = [] if any("serve" in a for a in args) else [url]
+    result = perf.runpytest("perf_tests", *server, *GRID, *args)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([message])
+
+
+def test_4_several_runs_are_only_ever_added(perf: pytest.Pytester) -> None:
+    result = perf.runpytest(
+        "perf_tests", "--llm-url=sim", *GRID, "--llm-runs=2", "--hardware=new",
+        "--update-baselines", "--llm-update-mode=all",
+    )  # fmt: skip
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*2 runs can only be added*"])
+
+
+def test_5_nothing_selected(perf: pytest.Pytester, url: str) -> None:
+    assert perf.runpytest("perf_tests", url, *GRID, "-k", "nonesuch").ret == 5
