@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 _TEXT_STARTS = re.compile(rb'"(?:content|reasoning_content|reasoning|text)": ?"').finditer
 _STRING = re.compile(rb'[^"\\]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*)*').match
 _NUMBERS = re.compile(rb'(?:(?<=":)|(?<=": ))\d{1,9}(?=[,}])')
 _COUNT_KEYS = (b'"completion_tokens":', b'"completion_tokens": ')
-_DIGITS = 9
+_WHOLE = re.compile(rb"0|[1-9][0-9]{0,8}").fullmatch
+_MOST_STARTS = 8
+"""Places of one chunk tried as that of its text: each costs as much as parsing the chunk."""
 _PROBE = "probe"
 
 Extract = Callable[[dict[str, Any]], tuple[str, int | None] | None]
@@ -54,7 +57,7 @@ class Shape:
         for i, literal in enumerate(self._literals):
             end = data.find(literal, at)
             number = data[at:end]
-            if end < 0 or not number.isdigit() or end - at > _DIGITS:
+            if end < 0 or not _WHOLE(number):
                 return None
             if i == self._count_at:
                 count = int(number)
@@ -68,7 +71,7 @@ def learn_shape(data: bytes, extract: Extract) -> Shape | None:
     It is put to the proof: a chunk of that shape with another text and other numbers must parse to
     just those.
     """
-    for start in _TEXT_STARTS(data):
+    for start in islice(_TEXT_STARTS(data), _MOST_STARTS):
         found = _STRING(data, start.end())
         if found is None:
             continue

@@ -52,6 +52,7 @@ class EventParser:
             data[:6] == b"data: "
             and data.find(b"\n") == len(data) - 2
             and data[-2:] == b"\n\n"
+            and len(data) < MAX_EVENT - _LINE_COST
             and not (self._line or self._data or self._type or self._cr)
             and b"\r" not in data
         ):
@@ -95,6 +96,8 @@ class EventParser:
         if not line:
             self._dispatch()
             return
+        if self._size + len(line) > MAX_EVENT:
+            raise EventTooLarge
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":

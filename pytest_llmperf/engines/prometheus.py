@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-MAX_LINE = 65_536
+MAX_LINE = 16_384
 MAX_SAMPLES = 10_000
+MAX_TEXT = 2**20
+"""Characters of one page that are parsed, so that lines made to be slow cannot take minutes. A rank
+of vLLM's has 6,400."""
+LARGEST = 2.0**63
+"""No count or size of a server is as large; sums of what is smaller stay finite."""
 _SAME_THING = frozenset({"pid", "tp_rank", "pp_rank", "moe_ep_rank"})
 """Samples that differ in these labels only are one thing seen by several processes."""
 _NAME = re.compile(r"[^{\s]*")
@@ -62,27 +66,32 @@ class Scrape:
 def parse(text: str, prefixes: tuple[str, ...]) -> Scrape:
     """Read the samples whose names start with one of ``prefixes``.
 
-    Histogram buckets, creation times, NaN and infinities are left out, and so is any line that
-    is none of this format, so that the answer to an HTML page is an empty scrape.
+    Histogram buckets, creation times, NaN and what is too large are left out, and so is any line
+    that is none of this format, so that the answer to an HTML page is an empty scrape.
     """
     found: dict[str, list[tuple[Labels, float]]] = {}
-    left = MAX_SAMPLES
+    samples, characters = MAX_SAMPLES, MAX_TEXT
     for line in text.split("\n"):
-        if left > 0 and line.startswith(prefixes) and len(line) <= MAX_LINE:
+        if not line.startswith(prefixes) or _is_left_out(line):
+            continue
+        if samples > 0 and len(line) <= min(characters, MAX_LINE):
+            characters -= len(line)
             for name, labels, value in _read_line(line):
                 found.setdefault(name, []).append((labels, value))
-                left -= 1
+                samples -= 1
     return Scrape(found)
 
 
+def _is_left_out(line: str) -> bool:
+    return _NAME.match(line)[0].endswith(_LEFT_OUT)  # type: ignore[index]
+
+
 def _read_line(line: str) -> Iterator[tuple[str, Labels, float]]:
-    if _NAME.match(line)[0].endswith(_LEFT_OUT):  # type: ignore[index]
-        return
     try:
         samples = [s for family in text_string_to_metric_families(line) for s in family.samples]
     # the parser documents no error of its own; a hostile line must not end a run
     except Exception:
         return
     for sample in samples:
-        if math.isfinite(sample.value):
+        if abs(sample.value) < LARGEST:
             yield sample.name, sample.labels, sample.value

@@ -118,8 +118,9 @@ def test_what_the_real_writer_writes_is_read_back(label: str, value: float) -> N
         "vllm:a{" + ",".join(f'l{i}="x"' for i in range(20_000)) + "} 1",
         'vllm:a{b="' + '\\"' * 200_000 + '"} 1',
         ("vllm:a{" + "b={" * 15_000 + "\n") * 20,
+        ('vllm:a{b="' + '\\"' * 8_000 + '"} 1\n') * 1_000,
     ],
-    ids=["many samples", "many labels", "a long line", "braces"],
+    ids=["many samples", "many labels", "a long line", "braces", "many long lines"],
 )
 def test_a_hostile_page_costs_bounded_time(text: str) -> None:
     """Far below the interval between two scrapes of a slow machine."""
@@ -127,6 +128,16 @@ def test_a_hostile_page_costs_bounded_time(text: str) -> None:
     scrape = parse(text, VLLM)
     assert time.process_time() - began < 5
     assert sum(len(samples) for samples in scrape.samples.values()) <= MAX_SAMPLES
+
+
+def test_ranks_that_add_up_to_more_than_a_float_holds_are_no_number() -> None:
+    page = 'vllm:a{engine="0"} 1e308\nvllm:a{engine="1"} 1e308\nvllm:b 3\n'
+    scrape = parse(page, VLLM)
+    assert (scrape.total("vllm:a"), scrape.count("vllm:a"), scrape.count("vllm:b")) == (
+        None,
+        None,
+        3,
+    )
 
 
 def test_a_line_longer_than_the_limit_is_left_out() -> None:
