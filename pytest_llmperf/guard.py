@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-GRACE_S = 20.0
+GRACE_S = float(os.environ.get("LLMPERF_SERVE_GRACE_S", "20"))
 """From SIGTERM to SIGKILL: an engine frees its GPUs in this time."""
 _POLL_S = 0.1
 
