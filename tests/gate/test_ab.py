@@ -1,0 +1,204 @@
+"""A/B: two servers, pair by pair, without a stored baseline."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.result import CellRecord, Measurement, Outcome, Status
+from pytest_llmperf.settings import Settings
+from pytest_llmperf.stats.distributions import normal_quantile, sidak
+from pytest_llmperf.verdict import fails
+from pytest_llmperf.verdict.ab import Pair, PairGate, judge_pairs, needs_confirmation
+from tests.gate.project import GRID, SHORT, WIDE, words
+from tests.verdict.build import CELL, PREFILL, measured, verdict_of
+from tests.verdict.build import GRID as CELLS
+
+OTHER = "http://other:8000"
+
+
+def gate(**settings: object) -> PairGate:
+    return PairGate.of(OTHER, CELLS, Settings(None, **settings))  # type: ignore[arg-type]
+
+
+def pairs(*speeds: float, cell: Cell = CELL) -> list[Pair]:
+    return [Pair(measured(cell), measured(cell, speed)) for speed in speeds]
+
+
+def judged(*speeds: float, cell: Cell = CELL, **settings: object) -> CellRecord:
+    return judge_pairs(cell, pairs(*speeds, cell=cell), gate(**settings))
+
+
+@pytest.mark.parametrize("cell", [CELL, PREFILL])
+def test_equal_servers_pass(cell: Cell) -> None:
+    """And the tolerance is no less than the floor of each metric."""
+    record = judged(1.002, 0.998, cell=cell)
+    assert record.outcome is Outcome.PASS
+    assert all(c.tolerance >= METRICS[c.metric].floor for c in record.comparisons)
+    assert all(c.n == 2 and not c.weak for c in record.comparisons)
+
+
+@pytest.mark.parametrize("cell", [CELL, PREFILL])
+def test_a_slower_server_is_worse(cell: Cell) -> None:
+    """5 % in both pairs; the pairs are told, and more are measured before it is certain."""
+    record = judged(0.95, 0.95, cell=cell)
+    assert record.outcome is Outcome.REGRESSED
+    assert OTHER in record.message
+    assert any(note.startswith("pairs, ") and note.count("->") == 2 for note in record.notes)
+    assert needs_confirmation(record, pairs(0.95, 0.95))
+    assert not needs_confirmation(record, pairs(0.95, 0.95, 0.95, 0.95))
+
+
+def test_a_faster_server_is_better_and_passes() -> None:
+    record = judged(1.1, 1.1)
+    assert record.outcome is Outcome.IMPROVED
+    assert not fails(record, gate())
+    assert fails(record, gate(fail_on_improvement=True))
+
+
+def test_drift_falls_out_of_pairs_measured_a_b_b_a() -> None:
+    """A machine that slows down by 2 % a window: first the reference leads, then the tested one."""
+    windows = [measured(speed=speed) for speed in (1.0, 0.98, 0.96, 0.94)]
+    drifting = [Pair(windows[0], windows[1]), Pair(windows[3], windows[2])]
+    record = judge_pairs(CELL, drifting, gate())
+    assert record.outcome is Outcome.PASS
+    assert abs(verdict_of(record, "total_tok_s").delta) < 0.001
+
+
+def test_pairs_that_contradict_each_other_widen_the_tolerance() -> None:
+    """What the windows' own errors do not explain is noise all the same."""
+    apart = verdict_of(judged(0.80, 1.05), "total_tok_s")
+    together = verdict_of(judged(0.92, 0.93), "total_tok_s")
+    assert apart.verdict == "observed"
+    assert together.verdict == "worse"
+    assert together.tolerance < apart.tolerance
+
+
+def test_the_tolerance_is_that_of_the_mean_of_the_pairs() -> None:
+    """By hand: four windows of 1 % error each, two pairs."""
+    errors = {"total_tok_s": 16.0}
+    wide = [Pair(measured(std_errors=errors), measured(std_errors=errors)) for _ in range(2)]
+    comparison = verdict_of(judge_pairs(CELL, wide, gate()), "total_tok_s")
+    known = gate()
+    limit = normal_quantile(sidak(0.01, known.comparisons)) * math.sqrt(2 * 0.01**2 / 2)
+    assert comparison.tolerance == pytest.approx(1 - math.exp(-limit))
+
+
+def test_a_window_without_an_error_of_its_own_is_observed() -> None:
+    short = [Pair(measured(std_errors={}), measured(speed=0.5, std_errors={})) for _ in range(2)]
+    record = judge_pairs(CELL, short, gate())
+    assert verdict_of(record, "total_tok_s").verdict == "observed"
+    assert record.outcome is not Outcome.PASS or verdict_of(record, "ttft_ms").gated
+
+
+def unfit() -> Measurement:
+    values = {"status": Status.OVER_CAPACITY, "reason": "needs 2, has 1", "std_errors": {}}
+    return measured(**values, **dict.fromkeys(METRICS))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "outcome"),
+    [
+        (True, False, Outcome.CAPACITY_REGRESSION),
+        (False, False, Outcome.OVERCAP),
+        (False, True, Outcome.NEW),
+    ],
+)
+def test_capacity_is_compared_too(a: bool, b: bool, outcome: Outcome) -> None:
+    """What only the other server holds is a regression of capacity."""
+    both = [Pair(measured() if a else unfit(), measured() if b else unfit()) for _ in range(2)]
+    assert judge_pairs(CELL, both, gate()).outcome is outcome
+
+
+def test_an_invalid_reference_is_no_pass() -> None:
+    """Nor is the tested server blamed for it: the message names the other one."""
+    broken = measured(status=Status.INVALID, reason="2 of 16 requests failed")
+    record = judge_pairs(CELL, [*pairs(1.0), Pair(broken, measured())], gate())
+    assert record.outcome is Outcome.INVALID
+    assert OTHER in record.message
+    assert "pair 2: 2 of 16" in record.message
+
+
+def test_false_alarms_and_power_over_matrices() -> None:
+    """100 matrices of 12 cells in windows of 1 % error: at most one with a false failure after
+    confirmation; a cell 7 % slower is found nearly always, one 5 % slower mostly."""
+    rng = np.random.default_rng(7)
+    cells = list(CELLS.decode_cells())
+    known = gate()
+    noise = 0.01
+
+    def draw(speed: float) -> Pair:
+        a, b = np.exp(noise * rng.standard_normal(2))
+        errors = {"total_tok_s": 1600 * noise, "itl_ms": 10 * noise, "steps_s": 800 * noise}
+        sides = (measured(speed=s, ttft_ms=300.0, std_errors=errors) for s in (a, b * speed))
+        return Pair(*sides)
+
+    def fails_twice(speed: float) -> bool:
+        drawn = [draw(speed) for _ in range(2)]
+        if not needs_confirmation(judge_pairs(CELL, drawn, known), drawn):
+            return False
+        drawn += [draw(speed) for _ in range(2)]
+        return judge_pairs(CELL, drawn, known).outcome is Outcome.REGRESSED
+
+    false = sum(any(fails_twice(1.0) for _ in cells) for _ in range(100))
+    assert false <= 1
+    assert sum(fails_twice(0.93) for _ in range(100)) >= 95
+    assert sum(fails_twice(0.95) for _ in range(100)) >= 65
+
+
+@pytest.fixture
+def both(sim: str, other_sim: str) -> list[str]:
+    return [f"--llm-url={sim}", f"--llm-against={other_sim}"]
+
+
+def test_two_servers_of_one_build_pass(perf: pytest.Pytester, both: list[str]) -> None:
+    """Exit 0, the other server named, each cell measured twice at either, the matrix not judged."""
+    result = perf.runpytest("perf_tests", *both, *GRID, *SHORT, *WIDE, "-k", "prefill or c1")
+    assert result.ret == 0, words(result)
+    result.stdout.fnmatch_lines(["*against http://127.0.0.1:*", "*No regression in 2 measured*"])
+    report = json.loads((perf.path / "llmperf-report/results.json").read_text())
+    assert report["against"] == both[1].partition("=")[2]
+    assert [len(cell["attempts"]) for cell in report["cells"]] == [2, 2]
+
+
+def test_one_slower_than_the_other_fails(perf: pytest.Pytester, sim: str) -> None:
+    """Exit 1 with the table of any regression; the re-run command names both servers."""
+    result = perf.runpytest(
+        "perf_tests", "--llm-url=sim?speed=0.4", f"--llm-against={sim}", *GRID, *SHORT, *WIDE,
+        "-k", "c1",
+    )  # fmt: skip
+    assert result.ret == 1
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["decode?512-c1? is worse than its baseline (http*", "*total tok/s*WORSE*", "*pairs, *"]
+    )
+    assert f"--llm-against {sim}" in words(result)
+
+
+def test_the_other_server_can_be_started_too(perf: pytest.Pytester, sim: str) -> None:
+    """--llm-serve-against; it is gone afterwards, and its log stays."""
+    command = f"{sys.executable} -m pytest_llmperf.sim serve --port {{port}} --speed 4"
+    result = perf.runpytest(
+        "perf_tests", f"--llm-url={sim}", f"--llm-serve-against={command}", *GRID, *SHORT, *WIDE,
+        "-k", "prefill",
+    )  # fmt: skip
+    assert result.ret == 0, words(result)
+    assert "on http" in (perf.path / "llmperf-report/server-against.log").read_text()
+
+
+def test_the_matrix_is_not_judged_by_one_start_of_each(
+    perf: pytest.Pytester, both: list[str]
+) -> None:
+    perf.makeini(
+        "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
+        "llm_contexts = 512\nllm_concurrency = 1\n"
+    )
+    result = perf.runpytest("perf_tests", *both, *SHORT, *WIDE, "-rs", "-p", "no:randomly")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*one start of each server*"])
