@@ -1,0 +1,176 @@
+"""The ground-truth server: built, started, and its own log read as the truth."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from benchmarks.load import BENCH, Load, Seen
+
+SOURCE = Path(__file__).with_name("truth_server.c")
+
+
+def build() -> Path:
+    """Compile the server where that has not been done.
+
+    Raises:
+        subprocess.CalledProcessError, FileNotFoundError: there is no C compiler that can.
+    """
+    binary = BENCH / "truth_server"
+    if not binary.exists() or binary.stat().st_mtime < SOURCE.stat().st_mtime:
+        BENCH.mkdir(exist_ok=True)
+        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-o", binary, SOURCE], check=True)
+    return binary
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What was sent, by the server's own clock."""
+
+    ttft_ms: float
+    itl_ms: float
+    itl_p99_ms: float
+    tok_s: float
+    late_p99_ms: float | None
+    """How far behind its schedule the server sent; None for a flood."""
+    late_max_ms: float | None
+    chunks: int
+    """Of the whole run."""
+    cpu_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class TruthServer:
+    """``with TruthServer(load) as server: ... server.url``, then ``server.truth(seen)``."""
+
+    def __init__(self, load: Load, core: int | None = None, realtime: bool = False) -> None:
+        self._load = load
+        self._log = BENCH / f"truth-{os.getpid()}.log"
+        self._core = core
+        self._realtime = realtime
+
+    def __enter__(self) -> TruthServer:
+        load = self._load
+        self._process = subprocess.Popen(
+            [build(), str(load.ttft_s), str(load.step_s), str(load.per_chunk), self._log],
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: place(
+                {self._core} if self._core is not None else None, self._realtime
+            ),
+        )
+        assert self._process.stdout is not None
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._cpu_s = usage.ru_utime + usage.ru_stime
+        self._requests = _read(self._log) if self._log.exists() else []
+        self._log.unlink(missing_ok=True)
+
+    def truth(self, seen: Seen) -> Truth:
+        """Over the window the client looked at, or over its last ``load.requests`` whole requests:
+        what came before was to warm up."""
+        load = self._load
+        if seen.t0 is not None and seen.t1 is not None:
+            requests = [r for r in self._requests if r[0] < seen.t1 and r[1].size]
+            found = _in_window(requests, load, seen.t0, seen.t1)
+        else:
+            requests = [r for r in self._requests if r[1].size == load.chunks][-load.requests :]
+            found = _whole(requests, load)
+        late = _lateness(requests, load) if load.step_s else None
+        return Truth(
+            ttft_ms=1e3 * float(np.median([stamps[0] - arrival for arrival, stamps in requests])),
+            late_p99_ms=None if late is None else 1e3 * float(np.quantile(late, 0.99)),
+            late_max_ms=None if late is None else 1e3 * float(late.max()),
+            chunks=sum(stamps.size for _, stamps in self._requests),
+            cpu_s=self._cpu_s,
+            **found,
+        )
+
+
+Requests = list[tuple[float, Any]]
+"""Arrival, and stamps of chunks."""
+
+
+def _read(path: Path) -> Requests:
+    numbers, requests, at = np.fromfile(path), [], 0
+    while at < numbers.size:
+        arrival, count = numbers[at], int(numbers[at + 1])
+        requests.append((float(arrival), numbers[at + 2 : at + 2 + count]))
+        at += 2 + count
+    return requests
+
+
+def _whole(requests: Requests, load: Load) -> dict[str, float]:
+    later = load.tokens - load.per_chunk
+    itls = [(stamps[-1] - stamps[0]) / later for _, stamps in requests]
+    span = max(stamps[-1] for _, stamps in requests) - min(arrival for arrival, _ in requests)
+    return {
+        "itl_ms": 1e3 * float(np.mean(itls)),
+        "itl_p99_ms": _p99_ms([np.diff(stamps) for _, stamps in requests]),
+        "tok_s": load.tokens * len(requests) / span,
+    }
+
+
+def _in_window(requests: Requests, load: Load, t0: float, t1: float) -> dict[str, float]:
+    inside = [stamps[(stamps >= t0) & (stamps < t1)] for _, stamps in requests]
+    inside = [stamps for stamps in inside if stamps.size > 1]
+    itls = [
+        (stamps[-1] - stamps[0]) / (load.per_chunk * (stamps.size - 1))
+        for stamps in inside
+        if stamps.size >= 10 and stamps[-1] - stamps[0] >= 1
+    ] or [(stamps[-1] - stamps[0]) / (load.per_chunk * (stamps.size - 1)) for stamps in inside]
+    made = 0.0
+    for _, stamps in requests:
+        counts = load.per_chunk * np.arange(1, stamps.size + 1)
+        edges = np.interp([t0, t1], stamps, counts)
+        edges[np.array([t0, t1]) <= stamps[0]] = 0
+        made += edges[1] - edges[0]
+    return {
+        "itl_ms": 1e3 * float(np.median(itls)),
+        "itl_p99_ms": _p99_ms([np.diff(stamps) for stamps in inside]),
+        "tok_s": float(made) / (t1 - t0),
+    }
+
+
+def _lateness(requests: Requests, load: Load) -> Any:
+    return np.concatenate(
+        [
+            stamps - (arrival + load.ttft_s + load.step_s * np.arange(stamps.size))
+            for arrival, stamps in requests
+        ]
+    )
+
+
+def _p99_ms(gaps: list[Any]) -> float:
+    return 1e3 * float(np.quantile(np.concatenate(gaps), 0.99))
+
+
+def place(cores: set[int] | None, realtime: bool) -> None:
+    """Put this process on some cores, and ahead of everything else on the machine."""
+    if sys.platform == "linux":
+        if cores:
+            os.sched_setaffinity(0, cores)
+        if realtime:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
