@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_llmperf import __version__, update
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.profiles import profile_path
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.http import list_secrets
 from pytest_llmperf.errors import ConfigError, ServerDied, ServerUnusable
@@ -177,7 +178,7 @@ class Run:
         cell = measurement.cell
 
         async def ask() -> str:
-            return await asyncio.wait_for(self._measurer.find_change(), HEALTH_S)
+            return await within(HEALTH_S, self._measurer.find_change())
 
         try:
             change = await run_apart(ask)

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.http import (
     CONNECT_S,
     build_headers,
@@ -75,7 +76,7 @@ class ServerApi:
 
     async def _call(self, method: str, url: httpx.URL, body: bytes | None) -> tuple[int, str]:
         try:
-            return await asyncio.wait_for(self._follow(method, url, body), self._timeout_s)
+            return await within(self._timeout_s, self._follow(method, url, body))
         except (OSError, asyncio.TimeoutError, httpx.HTTPError) as error:
             raise explain_failure(error, url) from error
 

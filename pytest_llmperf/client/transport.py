@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import httptools
 import httpx
 
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.exchange import Exchange
 from pytest_llmperf.client.http import CONNECT_S
 
@@ -124,7 +125,7 @@ class OwnTransport(httpx.AsyncBaseTransport):
             ssl=self._tls,
             server_hostname=url.host if self._tls else None,
         )
-        _, connection = await asyncio.wait_for(making, CONNECT_S)
+        _, connection = await within(CONNECT_S, making)
         self._all.add(connection)
         return connection
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.answers import complaint
 from pytest_llmperf.engines.base import Api
 from pytest_llmperf.errors import ServerUnusable
@@ -16,7 +17,7 @@ _PATIENCE_S = 5.0
 async def try_get(api: Api, path: str) -> tuple[int, str]:
     """Status and text of something optional; status 0 and the reason without an HTTP answer."""
     try:
-        return await asyncio.wait_for(api.get(path), _PATIENCE_S)
+        return await within(_PATIENCE_S, api.get(path))
     except asyncio.TimeoutError:
         return 0, f"{path} does not answer within {_PATIENCE_S:.0f} s"
     except ServerUnusable as error:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from math import inf
 
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import HealthMonitor
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stream import StreamClient
@@ -76,7 +77,7 @@ class LocalLoad:
         monitor = HealthMonitor(self._client)
         monitor.start()
         try:
-            await asyncio.wait_for(self._failed.wait(), t1 - time.monotonic())
+            await within(t1 - time.monotonic(), self._failed.wait())
         except asyncio.TimeoutError:
             pass
         finally:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pytest_llmperf.capacity import fits
 from pytest_llmperf.client.api import ServerApi
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.identity import find_change
 from pytest_llmperf.errors import LlmPerfError
@@ -135,7 +136,7 @@ class Measurer:
         asker: Asker | None = None
         try:
             asker = Asker(setup.connection, setup.engine, setup.timing, self._memory)
-            found = await asyncio.wait_for(run(asker), self._limit(cell, asker))
+            found = await within(self._limit(cell, asker), run(asker))
             fields |= conclude(cell, found)
         except DoesNotFit as error:
             fields |= {
@@ -159,8 +160,9 @@ class Measurer:
         what nobody thought of."""
         timing = self._setup.timing
         first = asker.first_token_limit(cell.context)
+        prompts = cell.concurrency if self._setup.workload.prompts == "distinct" else 1
         waits = 2 * timing.drain_s + timing.duration_s + timing.stall_s + 6 * timing.settle_s
-        return 300 + 2 * waits + 4 * first * (2 + cell.concurrency)
+        return 60 + 2 * waits + first * (4 + 2 * prompts)
 
     async def find_change(self) -> str:
         """What is different about the server since the session began; see ``engines.identity``."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import execnet
 
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.errors import ServerUnusable
 from pytest_llmperf.measure.events import Invalid
@@ -203,7 +204,7 @@ class RemoteLoad:
     async def _send(self, worker: _Worker, *message: Any) -> None:
         # not on the loop: a process that reads nothing blocks its pipe
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(worker.channel.send, message), SILENT_S)
+            await within(SILENT_S, asyncio.to_thread(worker.channel.send, message))
 
     # Waiting
 
@@ -219,7 +220,7 @@ class RemoteLoad:
             self._check()
             self._news.clear()
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait(), 1.0)
+                await within(1.0, self._news.wait())
             if time.monotonic() > deadline:
                 next(w for w in self._workers if not done(w)).hang(what)
         self._check()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -140,8 +139,11 @@ class Pacer:
             await asyncio.sleep(0)
 
     async def _sleep_or_work(self, due: float) -> None:
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._work.wait(), max(due - clock(), 0.0))
+        alarm = asyncio.get_running_loop().call_later(max(due - clock(), 0.0), self._work.set)
+        try:
+            await self._work.wait()
+        finally:
+            alarm.cancel()
 
     def _admit(self, step: Step, now: float) -> None:
         for admission in step.admitted:
