@@ -25,6 +25,8 @@ _CONFIGURED = {
 }
 """Where pytest looks for its configuration, and what a file holds that has one."""
 
+_LOOP_SCOPE = "asyncio_default_fixture_loop_scope = function"
+
 _BASELINES_README = """\
 # Baselines
 
@@ -86,7 +88,8 @@ def _read(path: Path) -> str:
 
 def config_text() -> str:
     """Every ini key of the plugin, commented out, with its help."""
-    lines = ["[pytest]", "# pytest-llmperf; the command line overrides these"]
+    lines = ["[pytest]", "# pytest-asyncio warns without it", _LOOP_SCOPE]
+    lines += ["", "# pytest-llmperf; the command line overrides these"]
     for option in OPTIONS:
         if option.ini:
             lines += ["", *(f"# {line}" for line in textwrap.wrap(option.help, 96))]

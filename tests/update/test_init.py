@@ -18,10 +18,11 @@ def test_an_empty_folder_gets_tests_baselines_and_configuration(tmp_path: Path) 
     assert names(tmp_path / "new") == [
         "baselines/README.md",
         "perf_tests/test_decode.py",
+        "perf_tests/test_matrix.py",
         "perf_tests/test_prefill.py",
         "pytest.ini",
     ]
-    assert len(written.created) == 4
+    assert len(written.created) == 5
     assert not written.kept
     test = (tmp_path / "new" / "perf_tests" / "test_decode.py").read_bytes()
     assert test == (shipped("perf_tests") / "test_decode.py").read_bytes()
@@ -58,8 +59,9 @@ def test_a_configuration_of_their_own_stays_in_force(
 
 
 def test_every_ini_key_stands_in_the_configuration_commented_out() -> None:
+    """What pytest-asyncio wants is set."""
     lines = config_text().splitlines()
-    assert lines[0] == "[pytest]"
-    assert all(not line or line.startswith("# ") for line in lines[1:])
+    stated = [line for line in lines if line and not line.startswith("# ")]
+    assert stated == ["[pytest]", "asyncio_default_fixture_loop_scope = function"]
     for option in OPTIONS:
         assert any(line.startswith(f"# {option.key} = ") for line in lines) == option.ini

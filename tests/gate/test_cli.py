@@ -1,0 +1,235 @@
+"""``llmperf``: compare, report, schema, profiles, init, sim. Nothing here needs a server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.cli import main
+from pytest_llmperf.report.json import write
+from pytest_llmperf.result import Outcome, RunResult, Status
+from pytest_llmperf.verdict import count
+from tests.gate.project import faster, profile_text
+from tests.support.results import published_run
+
+
+def run_at(factor: float, **changes: object) -> RunResult:
+    """A published report as a run at a fraction of its speed, with windows that know their error."""
+    run = published_run(compared=False)
+    cells = [
+        record
+        if record.measurement is None or record.measurement.status is not Status.VALID
+        else faster(record, factor)
+        for record in run.cells
+    ]
+    cells = [r.model_copy(update={"attempts": [r.measurement]}) for r in cells if r.measurement]
+    return run.model_copy(update={"cells": cells, **changes})
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """a.json as published, slow.json 20 % slower."""
+    write(run_at(1.0), tmp_path / "a.json")
+    write(run_at(0.8, date="2026-12-01T00:00:00+00:00"), tmp_path / "slow.json")
+    return tmp_path
+
+
+def llmperf(*args: object) -> int:
+    return main([str(arg) for arg in args])
+
+
+def test_compare_with_itself_is_0(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No regression; the same summary as after a run."""
+    assert llmperf("compare", results / "a.json", results / "a.json") == 0
+    out = capsys.readouterr().out
+    assert "No regression in" in out
+    assert "OVERCAP" in out
+
+
+def test_compare_with_slower_results_is_1(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the report it writes has the verdicts of the comparison."""
+    made = results / "compared.json"
+    assert llmperf("compare", results / "a.json", results / "slow.json", "--json", made) == 1
+    assert "REGRESSED decode[8K-c16]" in capsys.readouterr().out
+    cells = json.loads(made.read_text())["cells"]
+    assert {c["outcome"] for c in cells} >= {"REGRESSED", "OVERCAP"}
+
+
+def test_compare_with_faster_results_is_0(results: Path) -> None:
+    """Direction: what is a regression one way is an improvement the other way."""
+    assert llmperf("compare", results / "slow.json", results / "a.json") == 0
+
+
+def test_compare_with_a_baseline(results: Path) -> None:
+    """The YAML of a profile, alike for one run of it."""
+    path = results / "box.yaml"
+    path.write_text(profile_text(published_run(compared=False), [1.0]).replace("lab", "box"))
+    assert llmperf("compare", path, results / "a.json") == 0
+    assert llmperf("compare", path, results / "slow.json") == 1
+
+
+def test_several_references_are_so_many_runs(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three give noise, and the matrix a verdict: 2.9 % everywhere, below any cell's floor."""
+    names = []
+    for n, factor in enumerate((0.999, 1.0, 1.001)):
+        names.append(results / f"run{n}.json")
+        write(run_at(factor, date=f"2026-12-0{n + 2}T00:00:00+00:00"), names[-1])
+    write(run_at(0.971), results / "little.json")
+    assert llmperf("compare", *names, results / "little.json") == 1
+    out = capsys.readouterr().out
+    assert "The cells together are worse" in out
+    assert "REGRESSED" not in out
+    assert llmperf("compare", *names, results / "a.json") == 0
+
+
+def test_nothing_in_common_is_1(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Zero overlap is no pass; what was not measured is listed."""
+    run = run_at(1.0)
+    part = [r for r in run.cells if r.cell.startswith("prefill")]
+    rest = [r for r in run.cells if not r.cell.startswith("prefill")]
+    write(run.model_copy(update={"cells": part}), results / "p.json")
+    write(run.model_copy(update={"cells": rest}), results / "d.json")
+    assert llmperf("compare", results / "p.json", results / "d.json") == 1
+    said = capsys.readouterr()
+    assert "nothing could be judged" in said.err
+    assert "only in the reference: prefill[8K]" in said.out
+
+
+def test_an_invalid_cell_is_1(results: Path) -> None:
+    """Also where the reference has it valid; and it is never a reference itself."""
+    run = run_at(1.0)
+    first = run.cells[0]
+    assert first.measurement is not None
+    broken = first.measurement.model_copy(update={"status": Status.INVALID, "reason": "died"})
+    bad = first.model_copy(
+        update={"measurement": broken, "attempts": [broken], "outcome": Outcome.INVALID}
+    )
+    write(run.model_copy(update={"cells": [bad, *run.cells[1:]]}), results / "bad.json")
+    assert llmperf("compare", results / "a.json", results / "bad.json") == 1
+    assert llmperf("compare", results / "bad.json", results / "a.json") == 0
+    assert count([bad]).exit_status == 1
+
+
+@pytest.mark.parametrize("option", [[], ["--allow-mismatch"]])
+def test_another_model_is_not_comparable(
+    results: Path, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 4 naming both, unless it is wished."""
+    run = run_at(1.0)
+    assert run.server is not None
+    other = run.server.model_copy(update={"model": "other", "model_root": "org/other"})
+    write(run.model_copy(update={"server": other}), results / "other.json")
+    code = llmperf("compare", results / "a.json", results / "other.json", *option)
+    assert code == (0 if option else 4)
+    said = capsys.readouterr()
+    assert "org/other" in said.err + said.out
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[]", "no schema_version"),
+        ('{"schema_version": 99}', "schema_version is 99"),
+        ('{"schema_version": 1, "date": NaN}', "NaN"),
+    ],
+)
+@pytest.mark.parametrize("bad_first", [True, False])
+def test_bad_input_is_4(
+    results: Path, text: str, problem: str, bad_first: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Either file, with the file named."""
+    bad = results / "bad.json"
+    bad.write_text(text)
+    files = [bad, results / "a.json"]
+    assert llmperf("compare", *(files if bad_first else reversed(files))) == 4
+    err = capsys.readouterr().err
+    assert problem in err
+    assert "bad.json" in err
+
+
+@pytest.mark.parametrize("args", [["compare"], ["compare", "x.json"], ["nonesuch"], []])
+def test_bad_usage_is_4(args: list[str]) -> None:
+    """Not argparse's 2, which pytest gives to an interrupted run."""
+    with pytest.raises(SystemExit) as caught:
+        main(args)
+    assert caught.value.code == 4
+
+
+def test_a_tolerance_can_be_set(results: Path) -> None:
+    pair = (results / "a.json", results / "slow.json")
+    names = ("total_tok_s", "itl_ms", "ttft_ms", "steps_s", "prefill_tok_s")
+    wide = [f"--tolerance={name}=0.5" for name in names]
+    assert llmperf("compare", *pair, *wide) == 0
+    assert llmperf("compare", *pair, "--tolerance=speed=0.5") == 4
+
+
+def test_report_puts_several_side_by_side(results: Path) -> None:
+    """One HTML of all; Markdown is for one run."""
+    page = results / "out/all.html"
+    assert llmperf("report", results / "a.json", results / "slow.json", "--html", page) == 0
+    text = page.read_text()
+    assert "slow.json" in text
+    assert "-20.0" in text.replace("−", "-")
+    again = results / "a.md"
+    assert llmperf("report", results / "a.json", "--md", again) == 0
+    assert "Sustained decode" in again.read_text()
+    assert llmperf("report", results / "a.json", results / "slow.json", "--md", again) == 4
+
+
+def test_report_without_a_file_prints_the_summary(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert llmperf("report", results / "a.json") == 0
+    assert "Sustained decode: total tok/s" in capsys.readouterr().out
+
+
+def test_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert llmperf("schema") == 0
+    assert "RunResult" in json.loads(capsys.readouterr().out)["title"] + "RunResult"
+
+
+def test_profiles_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The shipped ones and the user's; a broken one does not hide the others."""
+    (tmp_path / "mine.yaml").write_text("schema: 1\n")
+    assert llmperf("profiles", "--baselines", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "rtxpro6k_x4  4 x RTX PRO 6000" in out
+    assert "mine" in out
+
+
+def test_init_writes_a_project_that_collects(tmp_path: Path) -> None:
+    assert llmperf("init", tmp_path) == 0
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "perf_tests", "--collect-only", "-q", "-W", "error"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 0, run.stdout
+    assert "test_matrix.py::test_matrix" in run.stdout
+
+
+def test_sim_is_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert llmperf("sim", "serve", "nonesuch", "--port", "0") == 4
+    assert "nonesuch" in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_imported_for_a_small_command() -> None:
+    """`llmperf --version` answers at once."""
+    code = (
+        "import sys; from pytest_llmperf.cli import _parser; _parser(); "
+        "print(sorted({'numpy', 'pydantic', 'httpx', 'yaml', 'pytest'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert run.stdout.strip() == "[]"
