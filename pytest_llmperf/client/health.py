@@ -13,7 +13,8 @@ TICK_S = 0.01
 MAX_LAG_P99_MS = 25.0
 MAX_LAG_MS = 1000.0
 MAX_CPU_SHARE = 0.9
-MAX_DELAY_P99_MS = 10.0
+MAX_DELAY_P99_MS = 50.0
+"""Stamps are taken before; but a stream that has ended starts again so much later."""
 
 
 class HealthMonitor:

@@ -30,6 +30,10 @@ MAX_HEAD = 2**17
 WRITE_SLICE = 2**18
 OPENING_AT_ONCE = 64
 DELAYS_KEPT = 50_000
+DIGESTED_AT_ONCE = 8
+"""Reads that are parsed before sockets are looked at again."""
+UNDIGESTED = 2**20
+"""Bytes that may wait to be parsed."""
 
 
 class MeasuredTransport(Protocol):
@@ -53,6 +57,10 @@ class MeasuredTransport(Protocol):
 class OwnTransport(httpx.AsyncBaseTransport):
     """One server, HTTP/1.1, any number of connections, one request at a time on each.
 
+    A read is stamped and laid aside; what it says is worked out a few reads at a time, with a look
+    at the sockets in between. So the stamps of a step that all streams share do not wait for the
+    parsing of one another, as long as there is time for it before the next step.
+
     Requests that are ready in the same turn of the loop are written together after the last of
     them, so that building one does not keep the answer to another waiting.
     """
@@ -64,6 +72,8 @@ class OwnTransport(httpx.AsyncBaseTransport):
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._ready: list[Connection] = []
+        self._reads: deque[tuple[Connection, bytes, float]] = deque()
+        self._undigested = 0
         self.reopened = 0
         self.delays: deque[float] = deque(maxlen=DELAYS_KEPT)
 
@@ -139,6 +149,28 @@ class OwnTransport(httpx.AsyncBaseTransport):
         self._ready.append(connection)
         return await waiter
 
+    def lay_aside(self, connection: Connection, data: bytes, at: float) -> None:
+        """Bytes that a connection received at ``at``."""
+        if not self._reads:
+            connection.loop.call_soon(self._digest_some)
+        self._reads.append((connection, data, at))
+        self._undigested += len(data)
+
+    def digest(self, count: int = 0) -> None:
+        """Work on at least ``count`` of the reads laid aside; on all of them by default."""
+        reads = self._reads
+        count = count or len(reads)
+        while reads and (count > 0 or self._undigested > UNDIGESTED):
+            connection, data, at = reads.popleft()
+            self._undigested -= len(data)
+            count -= 1
+            connection.digest(data, at)
+
+    def _digest_some(self) -> None:
+        if self._reads:
+            self._reads[0][0].loop.call_soon(self._digest_some)
+            self.digest(DIGESTED_AT_ONCE)
+
     def _write_ready(self) -> None:
         ready, self._ready = self._ready, []
         for connection in ready:
@@ -150,7 +182,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, owner: OwnTransport, loop: asyncio.AbstractEventLoop) -> None:
         self._owner = owner
-        self._loop = loop
+        self.loop = loop
         self._socket: Any = None
         self._exchange: Exchange | None = None
         self._waiter: asyncio.Future[bool] | None = None
@@ -173,7 +205,7 @@ class Connection(asyncio.Protocol):
     def assign(self, exchange: Exchange, head: bytes, content: bytes) -> asyncio.Future[bool]:
         """Prepares to send; the result of the future is False for a stale connection."""
         self._exchange = exchange
-        self._waiter = self._loop.create_future()
+        self._waiter = self.loop.create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._complete = False
         self._unbodied = 0
@@ -214,7 +246,7 @@ class Connection(asyncio.Protocol):
         else:
             self._unsent.pop(0)
         if self._unsent and not self._paused:
-            self._loop.call_soon(self._pump)
+            self.loop.call_soon(self._pump)
 
     def _resolve(self, fresh: bool) -> None:
         self._exchange = None
@@ -254,7 +286,11 @@ class Connection(asyncio.Protocol):
         self._socket.set_write_buffer_limits(high=WRITE_SLICE)
 
     def data_received(self, data: bytes) -> None:
-        self._at = at = time.monotonic()
+        self._owner.lay_aside(self, data, time.monotonic())
+
+    def digest(self, data: bytes, at: float) -> None:
+        """Parse what was received at ``at``."""
+        self._at = at
         exchange = self._exchange
         if exchange is None:
             # an answer nobody asked for
@@ -281,10 +317,12 @@ class Connection(asyncio.Protocol):
             self._owner.delays.append(time.monotonic() - at)
 
     def eof_received(self) -> bool:
+        self._owner.digest()
         self._broken("the server closed the connection")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.digest()
         self._owner.forget(self)
         self._broken(f"the connection broke ({exc})" if exc else "the server closed the connection")
 
