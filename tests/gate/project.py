@@ -69,7 +69,7 @@ def write_profile(perf: pytest.Pytester, run: RunResult, *factors: float) -> Pat
     return path
 
 
-def run_pytest(folder: Path, *args: str, seconds: float = 60) -> subprocess.CompletedProcess[str]:
+def run_pytest(folder: Path, *args: str, seconds: float = 180) -> subprocess.CompletedProcess[str]:
     """pytest as a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:randomly", *args],

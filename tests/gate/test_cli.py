@@ -18,7 +18,7 @@ from tests.support.results import published_run
 
 
 def run_at(factor: float, **changes: object) -> RunResult:
-    """A published report as a run at a fraction of its speed, with windows that know their error."""
+    """A published report as a run at a fraction of its speed."""
     run = published_run(compared=False)
     cells = [
         record

@@ -8,6 +8,7 @@ from pytest_llmperf.result import RunResult
 from tests.gate.project import GRID, LAB, SHORT, WIDE, words, write_profile
 
 
+@pytest.mark.usefixtures("quick")
 def test_0_nothing_is_worse(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
     write_profile(perf, measured, 1.0)
     result = perf.runpytest("perf_tests", url, *LAB, *WIDE)
@@ -15,6 +16,7 @@ def test_0_nothing_is_worse(perf: pytest.Pytester, measured: RunResult, url: str
     result.stdout.fnmatch_lines(["*No regression in 3 measured cells*"])
 
 
+@pytest.mark.usefixtures("quick")
 def test_1_a_regression_fails_its_own_cell_alone(
     perf: pytest.Pytester, measured: RunResult, url: str
 ) -> None:

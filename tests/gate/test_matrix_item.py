@@ -40,6 +40,7 @@ def test_it_is_absent_where_the_matrix_is_not_whole(
     assert ids(perf, *LAB, *args) == left
 
 
+@pytest.mark.usefixtures("quick")
 def test_too_few_runs_are_said(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
     """Skipped with the reason: no failure, and no cell over capacity."""
     write_profile(perf, measured, 1.0)
@@ -50,6 +51,7 @@ def test_too_few_runs_are_said(perf: pytest.Pytester, measured: RunResult, url: 
     assert "OVERCAP" not in words(result)
 
 
+@pytest.mark.usefixtures("quick")
 def test_all_cells_a_little_slower_fail_it_alone(
     perf: pytest.Pytester, measured: RunResult, url: str
 ) -> None:
@@ -66,6 +68,7 @@ def test_all_cells_a_little_slower_fail_it_alone(
     assert "3 cells together are worse" in (perf.path / "llmperf-report/report.md").read_text()
 
 
+@pytest.mark.usefixtures("quick")
 def test_nothing_changed_passes(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
     write_profile(perf, measured, 0.9, 1.0, 1.1)
     result = perf.runpytest("perf_tests", url, *LAB, *WIDE)
