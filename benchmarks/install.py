@@ -78,4 +78,7 @@ if __name__ == "__main__":
     build()
     for client in every():
         if len(sys.argv) == 1 or client.folder in sys.argv[1:]:
-            print(f"{client.name}: {install(client) or 'installed'}", flush=True)
+            reason = install(client)
+            if reason:
+                (BENCH / client.folder / "reason").write_text(reason)
+            print(f"{client.name}: {reason or 'installed'}", flush=True)

@@ -92,7 +92,7 @@ def render_markdown(result: dict[str, Any]) -> str:
     names = list(dict.fromkeys(client for client, _ in rows))
     lines = [
         "| Client | CPU µs a chunk | TTFT at 512 streams, ms off | ITL | ITL p99, ms | tok/s "
-        "| 4 tokens a chunk: ITL / tok/s | flood, 128 streams: tok/s |",
+        "| 4 tokens a chunk, 128 streams: ITL / tok/s | flood, 128 streams: tok/s taken |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for name in names:
@@ -111,8 +111,7 @@ def render_markdown(result: dict[str, Any]) -> str:
             _number(row["seen"]["itl_p99_ms"], 1),
             _percent(off["tok_s"]),
             " / ".join(_percent(_off(four, n)) for n in ("itl_ms", "tok_s")),
-            _percent(_off(flood, "tok_s"))
-            + (" (client bound)" if flood and flood.get("seen", {}).get("bound") else ""),
+            _flood(flood),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     ours = rows.get(("ours", _FULL))
@@ -127,6 +126,14 @@ def render_markdown(result: dict[str, Any]) -> str:
     ]
     lines += [f"Not measured: {name} ({why})." for name, why in result["missing"].items()]
     return "\n".join(lines)
+
+
+def _flood(row: dict[str, Any] | None) -> str:
+    if row is None or "error" in row:
+        return "-"
+    off = row["error_of"]["tok_s"]
+    found = f"{row['seen']['tok_s']:,.0f}" + (f" ({off:+.2%})" if off is not None else "")
+    return found + (", says client bound" if row["seen"]["bound"] else "")
 
 
 def _off(row: dict[str, Any] | None, name: str) -> float | None:

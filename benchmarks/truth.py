@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -65,13 +66,16 @@ class TruthServer:
             [build(), str(load.ttft_s), str(load.step_s), str(load.per_chunk), self._log],
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: place(
-                {self._core} if self._core is not None else None, self._realtime
-            ),
+            preexec_fn=self._place,
         )
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
         return self
+
+    def _place(self) -> None:
+        # it stands for another machine: where clients share its core it must not wait for them
+        core = {self._core} if self._core is not None else None
+        place(core, 11 if self._realtime else 0, -10)
 
     def __exit__(
         self,
@@ -167,10 +171,12 @@ def _p99_ms(gaps: list[Any]) -> float:
     return 1e3 * float(np.quantile(np.concatenate(gaps), 0.99))
 
 
-def place(cores: set[int] | None, realtime: bool) -> None:
-    """Put this process on some cores, and ahead of everything else on the machine."""
+def place(cores: set[int] | None, realtime: int = 0, nice: int = 0) -> None:
+    """Put this process on some cores, at a real-time priority if one is given."""
     if sys.platform == "linux":
         if cores:
             os.sched_setaffinity(0, cores)
         if realtime:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(realtime))
+    with contextlib.suppress(PermissionError):
+        os.nice(nice)
