@@ -37,7 +37,9 @@ _USAGE = b'{"prompt_tokens":%d,"completion_tokens":%d}'
 class Logged:
     """What the server did for one request, by its own clock."""
 
+    number: int
     arrived: float
+    first_due: float
     tokens: list[tuple[float, int]] = field(default_factory=list)
     """When a chunk was written, and tokens so far."""
     ended: float = inf
@@ -135,7 +137,7 @@ class Paced:
         first = arrived + (self.ttft(number) if callable(self.ttft) else self.ttft)
         held: list[bytes] = []
         made = index = 0
-        log = Logged(arrived)
+        log = Logged(number, arrived, first)
         self.log.append(log)
         while made < wanted:
             await _sleep_until(first + index * self.step)
