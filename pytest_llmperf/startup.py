@@ -261,9 +261,8 @@ def _announce(built: Run, cells: list[Cell], say: Callable[[str], None]) -> None
     seconds = estimate(fitting)
     stamp = " (simulated)" if server.simulated else ""
     version = f" {server.version}" if server.version else ""
-    say(
-        f"llmperf: {server.model} on {server.engine}{version}{stamp} at {redact(built.connection.url)}"
-    )
+    address = redact(built.connection.url)
+    say(f"llmperf: {server.model} on {server.engine}{version}{stamp} at {address}")
     against = f"against {settings.hardware}" if built.profile else "compared with nothing"
     if built.against:
         against = f"against {built.against}"

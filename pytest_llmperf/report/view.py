@@ -201,6 +201,8 @@ class View:
             notes.append("Not finished: the run was still going, or was killed.")
         notes += run.matrix.splitlines()
         notes += [f"{notice.code}: {notice.text}" for notice in run.warnings]
+        # too good to be true is no failure, so nothing else would tell of it
+        notes += [f"{r.cell}: {note}" for r in self.having(Outcome.IMPROVED) for note in r.notes]
         notes += run.server.notes if run.server else []
         if run.stale:
             notes.append(

@@ -46,10 +46,8 @@ def test_xdist_with_a_server_for_each_worker(
         perf.path, "perf_tests", "-n", "2", f"--llm-url={sim},{other_sim}", *grid, *SHORT, "-v"
     )
     assert run.returncode == 0, run.stdout
-    workers = dict(
-        (name, worker)
-        for worker, name in re.findall(r"^\[(gw\d)\].* PASSED\D*::(test_\S+)", run.stdout, re.M)
-    )
+    found = re.findall(r"^\[(gw\d)\].* PASSED\D*::(test_\S+)", run.stdout, re.MULTILINE)
+    workers = {name: worker for worker, name in found}
     assert len(workers) == 4
     for context in ("512", "600"):
         assert workers[f"test_prefill[{context}]"] == workers[f"test_decode[{context}-c1]"]
