@@ -2,7 +2,7 @@
 
 The server has a core of its own, a client of one process the other; clients of several processes
 share both. CPU is what the client spent: clients that run in a process of ours measure the time
-under load, of the others the whole run counts, less a run that does next to nothing.
+under load, of the others the whole run counts, less a run of one short request.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ def measure(client: Client, load: Load, realtime: bool) -> dict[str, Any]:
         process = subprocess.Popen(
             client.command(server.url, load, out),
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false",
-                 "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -142,7 +141,7 @@ def run(clients: Sequence[Client], points: Sequence[Load], realtime: bool) -> li
     base: dict[str, float] = {}
     for client in clients:
         if client.requirements and client.is_installed and client.name != "aiohttp":
-            idle = measure(client, Load(1, 1, 2, 1, 0.02, 0.1, 1.0), realtime)
+            idle = measure(client, Load(1, 1, 20, 1, 0.02, 0.1, 1.0), realtime)
             base[client.name] = idle.get("total_cpu_s", 0.0)
             if "error" in idle:
                 print_row(idle)

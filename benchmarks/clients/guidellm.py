@@ -18,13 +18,13 @@ def _command(url: str, load: Load, out: Path) -> list[str]:
         f"--constraint=kind=max_requests,count={load.requests}",
         f"--tokenizer=kind=hf_auto,model={BENCH / 'tokenizer'}",
         f"--data=kind=synthetic_text,prompt_tokens={PROMPT_TOKENS},output_tokens={load.tokens}",
-        f"--output=kind=json,path={out}",
+        f"--output=kind=json,path={out.with_suffix('.json')}",
         "--disable-console",
     ]
 
 
 def _read(out: Path) -> Seen:
-    metrics = json.loads(out.read_text())["benchmarks"][0]["metrics"]
+    metrics = json.loads(out.with_suffix(".json").read_text())["benchmarks"][0]["metrics"]
     said = {name: metrics[name]["successful"] for name in metrics if "token" in name}
     # its percentiles of ITL are over requests, not over gaps
     return Seen(
