@@ -93,8 +93,8 @@ class Started:
             return [int(child) for child in listed.split()]
         return []
 
-    def wait(self, seconds: float = 20.0) -> int:
-        """Its exit status; fails the test when it hangs."""
+    def wait(self, seconds: float = 60.0) -> int:
+        """Its exit status; fails the test when it hangs. A busy machine takes 20 s to start it."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -126,7 +126,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
     """Whether a condition comes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -83,10 +83,10 @@ def test_kill_9_of_the_server(perf: pytest.Pytester, step: str, measured: set[in
     with serving() as (server, url):
         env = sabotage(step, server.pid, signal.SIGKILL)
         with running(perf, url, **env) as run:
-            assert eventually(lambda: server.poll() is not None, 20), run.output
+            assert eventually(lambda: server.poll() is not None), run.output
             died = time.monotonic()
-            assert run.wait(10) == 1, run.output
-            assert time.monotonic() - died < 8
+            assert run.wait(20) == 1, run.output
+            assert time.monotonic() - died < 15
     assert_clean(run)
     assert "! llmperf: the server is gone since " in run.output
     assert run.results["finished"] is False
@@ -115,8 +115,8 @@ def test_a_server_that_dies_while_it_loads(perf: pytest.Pytester) -> None:
     """It is not waited for any longer than it lives."""
     faults = ("--port=0", "--loading=30", "--fault=crash@time:4")
     with serving(*faults) as (server, url), running(perf, url) as run:
-        assert eventually(lambda: server.poll() is not None, 20)
-        assert run.wait(10) == 4
+        assert eventually(lambda: server.poll() is not None)
+        assert run.wait(20) == 4
     assert "waiting up to 600 s for the server (HTTP 503: Loading model)" in run.output
     assert f"ERROR: llmperf: nothing listens at {url}" in run.output
 
@@ -136,7 +136,7 @@ def test_a_server_that_hangs(perf: pytest.Pytester, fault: str) -> None:
     """Silence ends a cell after --llm-stall, and then the run."""
     args = ("--llm-stall=1", "-k", "1000")
     with serving("--port=0", f"--fault={fault}") as (_, url), running(perf, url, *args) as run:
-        assert run.wait(60) == 1, run.output
+        assert run.wait(90) == 1, run.output
     assert_clean(run)
     assert "! llmperf: the server is gone since " in run.output
     assert "did not answer in time" in run.output or "it has not answered" in run.output
@@ -147,7 +147,7 @@ def test_a_server_that_stalls_for_a_while(perf: pytest.Pytester) -> None:
     """The cell fails with its words; the server still answers, so the others are measured."""
     stall, args = "--fault=stall:2.5@total:400", ("--llm-stall=1", "-k", "1000")
     with serving("--port=0", stall) as (_, url), running(perf, url, *args) as run:
-        assert run.wait(30) == 1, run.output
+        assert run.wait() == 1, run.output
     assert_clean(run)
     assert "stalled: no token for 1 s" in run.output
     assert run.results["finished"] is True
@@ -246,7 +246,7 @@ def test_an_interrupted_run_ends_in_order(
 def test_ctrl_c_in_a_terminal_reaches_the_simulator_too(perf: pytest.Pytester) -> None:
     """The whole process group gets the signal; the end is the same."""
     with running(perf, "sim?speed=10") as run:
-        assert eventually(lambda: "test_decode.py" in run.output, 20)
+        assert eventually(lambda: "test_decode.py" in run.output)
         (simulator,) = run.children()
         os.killpg(run.process.pid, signal.SIGINT)
         assert run.wait() == 2, run.output
@@ -336,7 +336,7 @@ def test_the_lock_of_a_dead_run_holds_nobody_up(perf: pytest.Pytester) -> None:
 def test_a_second_run_at_the_same_time_is_refused(perf: pytest.Pytester) -> None:
     """It says who measures; the first run goes on undisturbed."""
     with serving() as (_, url), running(perf, url, "-k", "1000") as first:
-        assert eventually(lambda: "cells, compared" in first.output, 20)
+        assert eventually(lambda: "cells, compared" in first.output)
         second = perf.runpytest("perf_tests", *GRID, "--llm-url", url)
         assert second.ret == 4
         held = f"*{url} is being measured by process {first.process.pid} in {perf.path}*"
