@@ -71,7 +71,9 @@ class LlamaCpp(Generic):
         return Gauges(at=time.monotonic(), running=busy)
 
     def read_gauges(self, at: float, scrape: Scrape) -> Gauges:
-        """Its prompt counter leaves cached tokens out, so both are added for all prompt tokens."""
+        """Its prompt counter leaves cached tokens out, so both are added for all prompt tokens. Its
+        counter of generated tokens stands still until a request has ended, and says nothing of
+        a window."""
         computed = scrape.total("llamacpp:prompt_tokens_total")
         cached = scrape.total("llamacpp:prompt_tokens_cached_total")
         queries = computed + cached if computed is not None and cached is not None else None
@@ -81,7 +83,6 @@ class LlamaCpp(Generic):
             waiting=scrape.count("llamacpp:requests_deferred"),
             kv_use=scrape.peak("llamacpp:kv_cache_usage_ratio"),
             prompt_tokens=queries if queries is not None else computed,
-            generated_tokens=scrape.total("llamacpp:tokens_predicted_total"),
             prefix_queries=queries,
             prefix_hits=cached,
             steps=scrape.total("llamacpp:spec_decode_num_drafts_total"),

@@ -108,8 +108,11 @@ class DecodeCell:
             prompts = known[:streams]
             await self._warm_each(prompts)
         elif streams > 1 and self._warm is not None and not self._memory.one_cache:
-            # the cache may be one per slot, rank or replica
-            self._memory.one_cache = await self._warm_each(prompts)
+            # the cache may be one per slot, rank or replica; only the first such cell can tell, as
+            # after it several of them have had a prompt
+            at_once = await self._warm_each(prompts)
+            if self._memory.one_cache is None:
+                self._memory.one_cache = at_once
         return prompts, answer
 
     async def _warm_each(self, prompts: list[Prompt]) -> bool:

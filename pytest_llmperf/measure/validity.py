@@ -80,8 +80,11 @@ def restarted(edges: Edges) -> bool:
     first, last = edges.first, edges.last
     if first.started is not None and last.started is not None:
         return first.started != last.started
-    before, after = first.generated_tokens, last.generated_tokens
-    return before is not None and after is not None and after < before
+    counters = (
+        (first.generated_tokens, last.generated_tokens),
+        (first.prompt_tokens, last.prompt_tokens),
+    )
+    return any(a is not None and b is not None and b < a for a, b in counters)
 
 
 def is_buffered(cell: Decoded, server: ServerInfo) -> bool:

@@ -56,7 +56,7 @@ def test_gauges_under_load() -> None:
     gauges = run(make(LlamaCpp, SPLIT).gauges())
     assert gauges is not None
     assert (gauges.running, gauges.waiting) == (4, 3)
-    assert gauges.generated_tokens == 1123
+    assert gauges.generated_tokens is None, "it counts a request only when that has ended"
     assert gauges.prompt_tokens == gauges.prefix_queries == 2745 + 1706
     assert gauges.prefix_hits == 1706
     assert gauges.preemptions is None
