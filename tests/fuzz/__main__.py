@@ -24,7 +24,7 @@ def main() -> int:
     for target in args.target or ("stream", "metrics"):
         found = folder / target
         found.mkdir(parents=True, exist_ok=True)
-        flags = [f"-max_total_time={round(args.minutes * 60)}", "-max_len=16384", "-timeout=10",
+        flags = [f"-max_total_time={round(args.minutes * 60)}", "-max_len=16384", "-timeout=120",
                  "-rss_limit_mb=2048", f"-artifact_prefix={found}-"]  # fmt: skip
         command = [sys.executable, "-m", "tests.fuzz.one", target, str(found), str(CORPUS / target)]
         with (folder / f"{target}.log").open("w") as log:
