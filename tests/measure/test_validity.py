@@ -117,7 +117,7 @@ def test_steps_come_from_the_servers_counters_at_their_own_stamps() -> None:
 
 
 def test_a_window_of_few_steps_does_not_know_its_error() -> None:
-    """Fewer than 8 batches of 10 steps: no error, so nothing can be gated."""
+    """Fewer than 8 batches of 5 steps: no error, so nothing can be gated."""
     few = figures(decoded(stream(step=0.44, chunks=1000)), buffered=False)
     many = figures(decoded(stream(step=0.02, chunks=1000)), buffered=False)
     assert "total_tok_s" not in few["std_errors"]

@@ -33,19 +33,35 @@ def test_batch_means_know_the_error_of_correlated_bins() -> None:
     assert np.mean([k for k in known if k is not None]) == pytest.approx(true, rel=0.1)
 
 
-def test_a_window_of_fewer_than_eight_batches_of_ten_steps_has_no_error() -> None:
-    """80 steps are needed, whatever the bins."""
-    assert batch_mean_error(np.full(300, 4.0), 0.01, 0.0376) is None
-    assert batch_mean_error(np.full(300, 4.0), 0.01, 0.0370) == 0.0
+def test_a_window_of_fewer_than_eight_batches_of_five_steps_has_no_error() -> None:
+    """40 steps are needed, whatever the bins."""
+    assert batch_mean_error(np.full(300, 4.0), 0.01, 0.0752) is None
+    assert batch_mean_error(np.full(300, 4.0), 0.01, 0.0740) == 0.0
     assert batch_mean_error([], 0.01, 0.01) is None
 
 
-def test_batches_are_whole_bins_of_ten_steps_and_at_most_thirty() -> None:
-    """Ten steps of 25 ms are 250 ms: three bins of 100 ms make a batch."""
-    assert batch_count(bins=30, bin_s=0.1, step_s=0.025) == 10
-    assert batch_count(bins=23, bin_s=0.1, step_s=0.025) == 0
-    assert batch_count(bins=30_000, bin_s=0.1, step_s=0.025) == 30
+def test_batches_are_whole_bins_of_five_steps_and_at_most_thirty() -> None:
+    """Five steps of 50 ms are 250 ms: three bins of 100 ms make a batch."""
+    assert batch_count(bins=30, bin_s=0.1, step_s=0.05) == 10
+    assert batch_count(bins=23, bin_s=0.1, step_s=0.05) == 0
+    assert batch_count(bins=30_000, bin_s=0.1, step_s=0.05) == 30
     assert batch_count(bins=30, bin_s=0.1, step_s=0.0) == 0
+
+
+def test_cut_steps_hide_little_of_a_batch_error() -> None:
+    """Steps that yield 1 to 5 tokens, cut at the borders of the shortest batches there are."""
+    rng = np.random.default_rng(3)
+    grid = np.arange(0, 4001) / 100
+    rates, errors = [], []
+    for _ in range(400):
+        edges = np.concatenate([[-rng.random()], np.cumsum(np.ones(45))])
+        curve = np.concatenate([[0], np.cumsum(rng.integers(1, 6, 45))])
+        bins = np.diff(np.interp(grid, edges, curve))
+        rates.append(bins.mean() / 0.01)
+        errors.append(batch_mean_error(bins, 0.01, 1.0))
+    known = [error for error in errors if error is not None]
+    assert len(known) == 400
+    assert np.mean(known) == pytest.approx(np.std(rates), rel=0.1)
 
 
 def test_batch_mean_error_is_in_tokens_per_second() -> None:
