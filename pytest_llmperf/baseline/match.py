@@ -20,8 +20,8 @@ SETTINGS = (
 )
 """Settings that must agree before numbers compare. The duration may differ."""
 
-NO_ENGINE = "generic"
-"""What an endpoint is called that does not tell its engine."""
+NO_ENGINE = "openai"
+"""What an endpoint is called that does not tell its engine: ``engines.generic``."""
 
 _VENDOR = re.compile(r"^(nvidia|amd|intel)\s+(geforce\s+)?")
 
@@ -45,8 +45,6 @@ class Matching:
 
     mismatches: tuple[Fact, ...]
     unverified: tuple[Fact, ...]
-    simulated: bool = False
-    """The server is the simulator: whatever is compared is stamped so."""
 
     def explain(self, profile: str) -> str:
         """The usage error for a mismatch, with the next step."""
@@ -88,7 +86,6 @@ def compare(
     return Matching(
         mismatches=tuple(fact for fact, agrees in checks if agrees is False),
         unverified=tuple(fact for fact, agrees in checks if agrees is None),
-        simulated=server.simulated,
     )
 
 

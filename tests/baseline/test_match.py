@@ -8,6 +8,7 @@ from pytest_llmperf.baseline.file import load, loads
 from pytest_llmperf.baseline.match import Matching, compare
 from pytest_llmperf.baseline.profiles import shipped
 from pytest_llmperf.baseline.schema import Baseline
+from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.result import RunSettings, ServerInfo
 from tests.baseline.samples import SMALL
 
@@ -89,10 +90,10 @@ def test_engine_and_hardware_must_agree() -> None:
 
 def test_what_cannot_be_seen_is_unverified() -> None:
     """A GPU over HTTP, and an engine behind a plain proxy."""
-    matching = judge(facts={}, engine="generic")
+    matching = judge(facts={}, engine=Generic.name)
     assert not matching.mismatches
     assert fields(matching.unverified) == {"gpu", "gpu_count", "engine"}
-    assert fields(judge(facts={"engine": "sglang"}, engine="generic").mismatches) == {"engine"}
+    assert fields(judge(facts={"engine": "sglang"}, engine=Generic.name).mismatches) == {"engine"}
 
 
 def test_what_the_baseline_does_not_know_is_unverified_and_shown() -> None:
@@ -108,8 +109,3 @@ def test_what_the_baseline_does_not_know_is_unverified_and_shown() -> None:
 def test_what_the_baseline_does_not_ask_for_is_not_mentioned() -> None:
     bare = BASELINE.model_copy(update={"match": BASELINE.match.model_copy(update={"gpu": None})})
     assert judge(bare, {"gpu": "H100", "gpu_count": 2}) == Matching((), ())
-
-
-def test_the_simulator_is_compared_and_stamped() -> None:
-    assert judge(facts={}, simulated=True).simulated
-    assert fields(judge(model="x", simulated=True).mismatches) == {"model"}
