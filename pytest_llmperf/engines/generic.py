@@ -58,7 +58,8 @@ class Generic:
         """The metrics at the time of ``describe``; an empty one, and a note, without any."""
         got = await self.page.fetch()
         scrape = parse(got[1], self.prefixes) if got else Scrape()
-        if not scrape.samples:
+        # a scrape that was missed says nothing; the first one of all has ended the matter itself
+        if got and not scrape.samples:
             self.page.give_up(f"{self.page.path} has none of this engine")
         return scrape
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.measure.asking import Answer, Asker
+from pytest_llmperf.measure.asking import Answer, Asker, PromptTooLong
 from pytest_llmperf.measure.events import CellProgress, DoesNotFit, Invalid, Step
 from pytest_llmperf.measure.gauges import Edges, GaugeWatch, Scrape, edges
 from pytest_llmperf.measure.load import Load, Progress
@@ -73,9 +73,13 @@ class DecodeCell:
         self._report("drain", 0.0, self._timing.drain_s)
         await self._watch.drain(self._timing.drain_s)
         for attempt in (1, 2):
-            prompts, scout = await self._scout()
-            recording = await self._measure(prompts, scout)
-            refusal = _refusal(recording.records)
+            try:
+                prompts, scout = await self._scout()
+            except PromptTooLong as error:
+                refusal: str | None = str(error)
+            else:
+                recording = await self._measure(prompts, scout)
+                refusal = _refusal(recording.records)
             if refusal is None:
                 return recording
             shortened = attempt == 1 and self._asker.shorten(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pytest_llmperf.engines.base import Engine, Gauges
 from pytest_llmperf.measure.events import Invalid
 
-RAMP_INTERVAL_S = 0.2
 _DRAIN_INTERVAL_S = 0.1
 _EDGE_LATENCY_S = 0.05
 _EDGE_LATENCY_SHARE = 0.02
@@ -73,9 +72,12 @@ class GaugeWatch:
         return await self.scrape()
 
     async def poll(self, interval_s: float) -> None:
-        """Scrape again and again, until cancelled or a server turns out to have no metrics."""
+        """Scrape again and again, until cancelled or a server turns out to have no metrics.
+
+        One that had some may miss a scrape; what was seen before it must not stand for the rest.
+        """
         while True:
-            if await self.scrape() is None:
+            if await self.scrape() is None and not self.scrapes:
                 return
             await asyncio.sleep(interval_s)
 

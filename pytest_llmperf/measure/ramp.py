@@ -88,7 +88,7 @@ class Ramp:
         self._one_short = self._one_short + 1 if short else 0
 
     def _trust(self) -> bool:
-        if not self._memory.gauge_moves:
+        if not self._memory.gauge_moves or self._watch.latest is None:
             self._nobody_waited = True
             return True
         return self._agrees

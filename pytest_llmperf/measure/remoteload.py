@@ -136,6 +136,8 @@ class RemoteLoad:
         for worker in self._workers:
             await self._send(worker, "start", at)
         await asyncio.sleep(at - time.monotonic())
+        for worker in self._workers:
+            worker.heard_at = at  # until now there was nothing to tell
         self._started = True
 
     def progress(self) -> Progress:

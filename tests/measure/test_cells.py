@@ -17,6 +17,7 @@ from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure import validity
+from pytest_llmperf.measure.asking import OVERLAP_TOKENS
 from pytest_llmperf.measure.events import CellProgress
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.memory import Memory
@@ -176,6 +177,22 @@ def test_d1_a_second_refusal_means_that_the_cell_does_not_fit(scenes: dict[str, 
     assert found.status == Status.OVER_CAPACITY
     assert "maximum context length is 2040" in found.reason
     assert len(paced.bodies) <= 2
+
+
+@scene
+async def refused_when_warming() -> Measurement:
+    def refuse(number: int, body: dict[str, Any]) -> tuple[int, object] | None:
+        words = "This model's maximum context length is 513 tokens"
+        return (400, words) if body["max_tokens"] == OVERLAP_TOKENS else None
+
+    paced = Paced(refuse=refuse, cached=lambda seen, prompt: prompt - 5 if seen else 0)
+    with measuring(paced) as (measurer, _):
+        return await measurer.decode(decode())
+
+
+def test_a_refusal_of_the_warming_requests_is_over_capacity(scenes: dict[str, Any]) -> None:
+    """They ask for a few tokens where the fresh prompt asked for one; nothing is raised."""
+    assert scenes["refused_when_warming"].status == Status.OVER_CAPACITY
 
 
 @scene
@@ -449,6 +466,44 @@ def test_a_server_without_metrics_is_measured_all_the_same(scenes: dict[str, Any
     assert found.server.running_mean is None
     assert found.active_avg == found.in_flight_avg
     assert engine.scrapes < 10
+
+
+def after(cells: list[Measurement], honest: Callable[[], Gauges], later: Any) -> FakeEngine:
+    """An engine whose gauges are honest in the first cell; from then on as ``later`` says."""
+    return FakeEngine(lambda: later(honest()) if cells else honest(), counts=tokens_of)
+
+
+@scene
+async def scrape_missed_in_ramp() -> Measurement:
+    paced, cells, missed = Paced(), [], []
+
+    def later(gauges: Gauges) -> Gauges | None:
+        if missed or not gauges.running:
+            return gauges
+        missed.append(gauges)
+        return None
+
+    with measuring(paced, engine=after(cells, gauges_of(paced), later)) as (measurer, _):
+        cells.append(await measurer.decode(decode()))
+        return await measurer.decode(decode())
+
+
+def test_one_scrape_that_was_missed_turns_no_cell_away(scenes: dict[str, Any]) -> None:
+    """The ramp goes on looking, instead of taking the last answer for all that follow."""
+    assert scenes["scrape_missed_in_ramp"].status == Status.VALID
+
+
+@scene
+async def metrics_gone() -> Measurement:
+    paced, cells = Paced(), []
+    with measuring(paced, engine=after(cells, gauges_of(paced), lambda _: None)) as (measurer, _):
+        cells.append(await measurer.decode(decode()))
+        return await measurer.decode(decode())
+
+
+def test_metrics_that_are_gone_are_not_waited_for(scenes: dict[str, Any]) -> None:
+    """They followed the load in earlier cells; this one is measured without."""
+    assert scenes["metrics_gone"].status == Status.VALID
 
 
 # Prefill

@@ -18,7 +18,7 @@ import pytest
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.errors import ServerUnusable
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.measure import validity
+from pytest_llmperf.measure import remoteload, validity
 from pytest_llmperf.measure.events import Invalid
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.recordpack import pack, unpack
@@ -95,6 +95,21 @@ def test_two_processes_measure_what_the_server_did() -> None:
     assert found.tokens_per_chunk == pytest.approx(4)
     assert (found.client.workers, found.client.transport) == (2, "own")
     assert paced.peak == 7
+
+
+def test_the_time_before_the_start_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that had its connections open long before the last one does not hang."""
+    with ScriptedServer({PATH: Paced()}) as server:
+
+        async def main() -> None:
+            async with loading(server.url) as load:
+                monkeypatch.setattr(remoteload, "SILENT_S", 0.5)
+                await asyncio.sleep(0.6)
+                await load.start()
+                assert load.progress().requested == 4
+                monkeypatch.undo()
+
+        asyncio.run(main())
 
 
 def test_requests_of_all_processes_start_together() -> None:
