@@ -52,6 +52,8 @@ class Series:
         """End the last run; return the session's exit status."""
         if not self.runs:
             return status
+        if self.runs[-1].final is not None:  # the next one could not start
+            return status or self._status
         return self.runs[-1].finish(status, interrupted) or self._status
 
     def dumps(self) -> str:

@@ -58,7 +58,10 @@ def own_url(config: pytest.Config, text: str | None, settings: Settings) -> str 
             "a worker of pytest-xdist updates no baseline, and measures neither several runs nor "
             "two servers; leave -n out (-n 0)"
         )
-    return urls[int(worker.removeprefix("gw"))]
+    number = int(worker.removeprefix("gw"))
+    if number >= len(urls):
+        raise ConfigError("a worker of pytest-xdist died; the one in its place has no server")
+    return urls[number]
 
 
 def make_scheduler(config: pytest.Config, log: Any, urls: str | None) -> Any:
