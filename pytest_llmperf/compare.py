@@ -106,7 +106,10 @@ def _read_reference(paths: Sequence[Path]) -> Loaded:
 def _judge(record: CellRecord, gate: Gate) -> CellRecord:
     if record.measurement is None:
         return record
-    judged = judge(Cell.parse(record.cell), record.attempts or [record.measurement], gate)
+    # a plugin may have run the cell again after an attempt of another kind
+    status = record.measurement.status
+    attempts = [m for m in record.attempts if m.status is status] or [record.measurement]
+    judged = judge(Cell.parse(record.cell), attempts, gate)
     return judged.model_copy(update={"nodeid": record.nodeid, "failed": fails(judged, gate)})
 
 

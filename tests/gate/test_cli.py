@@ -118,6 +118,17 @@ def test_an_invalid_cell_is_1(results: Path) -> None:
     assert count([bad]).exit_status == 1
 
 
+def test_an_attempt_before_a_rerun_is_not_judged_again(results: Path) -> None:
+    """pytest-rerunfailures keeps it in the record, though the last attempt was valid."""
+    run = run_at(1.0)
+    first = run.cells[0]
+    assert first.measurement is not None
+    broken = first.measurement.model_copy(update={"status": Status.INVALID, "reason": "died"})
+    again = first.model_copy(update={"attempts": [broken, first.measurement]})
+    write(run.model_copy(update={"cells": [again, *run.cells[1:]]}), results / "again.json")
+    assert llmperf("compare", results / "a.json", results / "again.json") == 0
+
+
 @pytest.mark.parametrize("option", [[], ["--allow-mismatch"]])
 def test_another_model_is_not_comparable(
     results: Path, option: list[str], capsys: pytest.CaptureFixture[str]
