@@ -17,17 +17,3 @@ class ServerUnusable(LlmPerfError):
 
 class ServerDied(LlmPerfError):
     """The server answered earlier in this run and does not any more."""
-
-
-class RequestRejected(LlmPerfError):
-    """The server answered a request with an HTTP error.
-
-    Attributes:
-        status: the HTTP status code.
-        body: the start of the response body, as text, secrets removed.
-    """
-
-    def __init__(self, status: int, body: str) -> None:
-        super().__init__(f"HTTP {status}: {body}")
-        self.status = status
-        self.body = body

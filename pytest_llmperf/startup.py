@@ -189,8 +189,6 @@ def _load_profile(settings: Settings) -> Loaded | None:
         return read(find_profile(settings.hardware, settings.baselines_dir))
     except ConfigError:
         if settings.update and not own.exists():
-            with contextlib.suppress(ConfigError):
-                return read(find_profile(settings.hardware, settings.baselines_dir))
             return None
         raise
 
