@@ -24,6 +24,9 @@ def pytest_sessionfinish(session):
         print("\n=> ERROR", error)
 """
 
+# unset, pytest-asyncio warns, and before pytest 9 that is an error of the inner run here
+SCOPE = ("-o", "asyncio_default_fixture_loop_scope=function")
+
 
 def resolve(
     pytester: pytest.Pytester, args: list[str], show: str = "''", profile: str = "{}"
@@ -31,7 +34,7 @@ def resolve(
     """What the settings come out as: the line that starts with RESULT or ERROR."""
     pytester.makeconftest(CONFTEST.replace("{show}", show).replace("{profile}", profile))
     pytester.makepyfile("def test_it(): pass")
-    result = pytester.runpytest("-s", *args)
+    result = pytester.runpytest("-s", *SCOPE, *args)
     return next(o.split(MARK)[1] for o in result.outlines if MARK in o)
 
 
@@ -119,7 +122,7 @@ def test_the_key_is_read_and_never_shown(
         )
     )
     pytester.makepyfile("def test_it(): pass")
-    result = pytester.runpytest("-s", *args)
+    result = pytester.runpytest("-s", *SCOPE, *args)
     result.stdout.fnmatch_lines(["*RESULT True*", "*REPR Settings*"])
     result.stdout.no_fnmatch_line("*hush*")
 
