@@ -74,6 +74,14 @@ class Decoded:
     def total_tok_s(self) -> float:
         return self.window.tokens / self.window.seconds
 
+    def counted_by_server(self, name: str) -> float | None:
+        """How much a server's counter rose: between the window's edges or, where the scrapes there
+        took too long to stand for them, between the first and the last scrape inside."""
+        edges = self.edges
+        if edges is None and len(self.seen) > 1:
+            edges = Edges(self.seen[0], self.seen[-1])
+        return edges.rose(name) if edges else None
+
     @property
     def gap_share(self) -> float:
         """Share of the streams' time in the window in which they were not decoding."""
@@ -173,8 +181,9 @@ def server_side(cell: Decoded) -> ServerSide:
     waiting = [g.waiting for g in cell.seen if g.waiting is not None]
     kv_use = [g.kv_use for g in cell.seen if g.kv_use is not None]
     edges = cell.edges
-    names = ("generated_tokens", "preemptions", "prefix_hits", "prefix_queries")
-    generated, preempted, hits, queries = (edges.rose(n) if edges else None for n in names)
+    generated = edges.rose("generated_tokens") if edges else None
+    names = ("preemptions", "prefix_hits", "prefix_queries")
+    preempted, hits, queries = map(cell.counted_by_server, names)
     return ServerSide(
         running_mean=sum(running) / len(running) if running else None,
         waiting_max=max(waiting, default=None),

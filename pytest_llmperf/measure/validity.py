@@ -105,8 +105,7 @@ def notices(
             " another; look for a proxy that buffers. ITL and TTFT are left out"
         )
         yield Notice(code="buffered", text=text)
-    edges = cell.edges
-    if edges and (preempted := edges.rose("preemptions")):
+    if preempted := cell.counted_by_server("preemptions"):
         text = f"{preempted:.0f} preemptions in the window: the KV cache ran out"
         yield Notice(code="preemptions", text=text)
     if cell.gap_share > _RESTART_GAPS:

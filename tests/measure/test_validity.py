@@ -12,7 +12,7 @@ from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.measure.counting import count
 from pytest_llmperf.measure.gauges import Edges
 from pytest_llmperf.measure.repetition import identical, loops
-from pytest_llmperf.measure.summary import Decoded, figures, summarise
+from pytest_llmperf.measure.summary import Decoded, figures, server_side, summarise
 from pytest_llmperf.measure.validity import admitted, failure, invalid, is_buffered, notices
 from pytest_llmperf.result import ClientHealth, ServerInfo
 from tests.measure.recorded import request, stream
@@ -325,3 +325,12 @@ def test_loops_need_four_cycles_and_4096_characters() -> None:
     assert not loops((varied * 3)[-8192:])
     assert not loops("".join(random.Random(7).choices("abcdefgh ", k=8192)))
     assert not loops("")
+
+
+def test_preemptions_are_named_also_where_the_edges_scrapes_were_too_slow() -> None:
+    """A count needs no edge: the first and the last scrape inside the window tell it."""
+    seen = [Gauges(at=at, preemptions=count) for at, count in ((2.0, 7.0), (3.0, 9.0), (4.0, 19.0))]
+    cell = decoded(stream(chunks=1000), seen=seen)
+    assert "preemptions" in {n.code for n in notices(cell, PLAIN, 1000, buffered=False)}
+    assert server_side(cell).preemptions == 12
+    assert server_side(cell).generated_tok_s is None
