@@ -69,7 +69,9 @@ def compare(
         if differing:
             warnings.append(Notice(code="mismatch", text=differing))
     grid = {Cell.parse(name) for name in baseline.cells}
-    gate = Gate.build(reference.path.stem, baseline.cells, grid, settings, baseline.tolerance)
+    gate = Gate.build(
+        reference.path.stem, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs
+    )
     records = [_judge(record, gate) for record in run.cells]
     matrix = judge_matrix(records, gate)
     missing = [name for name in baseline.ordered_cells() if name not in {r.cell for r in records}]

@@ -155,6 +155,7 @@ def _build(
                 settings,
                 baseline.tolerance,
                 ci=bool(os.environ.get("CI")),
+                runs=baseline.runs,
             )
     measurer = Measurer(
         target.api,

@@ -117,7 +117,11 @@ def judge_pairs(cell: Cell, pairs: Sequence[Pair], gate: PairGate) -> CellRecord
                 attempts=tested,
             )
     stored = _as_baseline([pair.reference for pair in pairs])
-    record = judge(cell, tested, replace(gate, cells={cell.id: stored}, pairs=pairs))
+    sources = {source for pair in pairs if (source := pair.reference.token_source)}
+    known = replace(
+        gate, cells={cell.id: stored}, token_sources={cell.id: frozenset(sources)}, pairs=pairs
+    )
+    record = judge(cell, tested, known)
     return record.model_copy(update={"notes": [*record.notes, *_notes(cell, pairs)]})
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_llmperf.baseline.schema import CellBaseline
+from pytest_llmperf.baseline.schema import CellBaseline, Run
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.settings import Settings
@@ -52,6 +52,8 @@ class Gate:
     floor and limit: whoever sets it knows better."""
     fail_on_new: bool = False
     fail_on_improvement: bool = False
+    token_sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """How the runs of a cell counted their tokens, as far as they say."""
 
     @classmethod
     def build(
@@ -62,6 +64,7 @@ class Gate:
         settings: Settings,
         tolerances: Mapping[str, float] | None = None,
         ci: bool = False,
+        runs: Mapping[str, Run] | None = None,
     ) -> Gate:
         """Take the noise from a baseline.
 
@@ -72,6 +75,7 @@ class Gate:
             settings: the run's; their tolerances go before the profile's.
             tolerances: the profile's own overrides.
             ci: cells without a baseline fail unless allowed or being stored.
+            runs: facts of the baseline's runs.
         """
         comparisons = _count(cells, grid, settings.gate)
         return cls(
@@ -83,6 +87,7 @@ class Gate:
             {**(tolerances or {}), **settings.tolerances},
             ci and not settings.allow_new and not settings.update,
             settings.fail_on_improvement,
+            _token_sources(cells, runs or {}),
         )
 
     def gates(self, metric: Metric, cell: Cell) -> bool:
@@ -126,6 +131,16 @@ def _count(cells: Mapping[str, CellBaseline], grid: Iterable[Cell], extra: tuple
         if cell.id in cells
         for metric in metrics_of(cell.phase)
     )
+
+
+def _token_sources(
+    cells: Mapping[str, CellBaseline], runs: Mapping[str, Run]
+) -> dict[str, frozenset[str]]:
+    told = {name: (run.token_source or "").split(", ") for name, run in runs.items()}
+    return {
+        cell_id: frozenset(source for run in cell.runs for source in told.get(run, ()) if source)
+        for cell_id, cell in cells.items()
+    }
 
 
 def _fit(

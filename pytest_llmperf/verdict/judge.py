@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS, metrics_of
-from pytest_llmperf.result import CellRecord, Comparison, Measurement, Outcome, Status
+from pytest_llmperf.result import CellRecord, Comparison, Measurement, Notice, Outcome, Status
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import compare, usable
 from pytest_llmperf.verdict.gate import Gate
@@ -99,7 +99,7 @@ def _judge_values(record: CellRecord, cell: Cell, gate: Gate) -> CellRecord:
     record = record.model_copy(
         update={
             "comparisons": compared,
-            "measurement": _median_attempt(attempts, decisive),
+            "measurement": _with_source(_median_attempt(attempts, decisive), cell, gate),
             "notes": _notes(compared, attempts),
         }
     )
@@ -122,6 +122,15 @@ def _median_attempt(attempts: Sequence[Measurement], by: Comparison | None) -> M
         return attempts[-1]
     ranked = sorted(attempts, key=lambda m: m.value(by.metric) or 0.0)
     return ranked[len(ranked) // 2]
+
+
+def _with_source(measurement: Measurement, cell: Cell, gate: Gate) -> Measurement:
+    """Counts of different sources may differ, though the server did the same: never silently."""
+    here, there = measurement.token_source, gate.token_sources.get(cell.id)
+    if not here or not there or here in there:
+        return measurement
+    notice = Notice(code="token-source", text=words.counted_otherwise(here, there))
+    return measurement.model_copy(update={"warnings": [*measurement.warnings, notice]})
 
 
 def _notes(compared: Sequence[Comparison], attempts: Sequence[Measurement]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pytest_llmperf.baseline.schema import CellBaseline
 from pytest_llmperf.grid import Cell
@@ -107,6 +107,12 @@ def drift(metric: Metric, values: Sequence[float]) -> str:
     return (
         f"drift: {metric.label} went one way over the attempts ({course}); look for throttling, "
         "other load or a leak"
+    )
+
+
+def counted_otherwise(here: str, there: Collection[str]) -> str:
+    return (
+        f"output tokens were counted by {here} here, by {', '.join(sorted(there))} in the baseline"
     )
 
 

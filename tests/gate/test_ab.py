@@ -44,6 +44,14 @@ def test_equal_servers_pass(cell: Cell) -> None:
     assert all(c.n == 2 and not c.weak for c in record.comparisons)
 
 
+def test_servers_that_count_tokens_otherwise_are_not_compared_silently() -> None:
+    """One sends usage with every chunk, the other one none."""
+    pair = Pair(measured(token_source="usage"), measured(token_source="chunks"))
+    record = judge_pairs(CELL, [pair, pair], gate())
+    assert record.measurement is not None
+    assert [notice.code for notice in record.measurement.warnings] == ["token-source"]
+
+
 @pytest.mark.parametrize("cell", [CELL, PREFILL])
 def test_a_slower_server_is_worse(cell: Cell) -> None:
     """5 % in both pairs; the pairs are told, and more are measured before it is certain."""

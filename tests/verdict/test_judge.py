@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.baseline.schema import CellBaseline, OverCapacity
+from pytest_llmperf.baseline.schema import CellBaseline, OverCapacity, Run
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.result import Capacity, Measurement, Notice, Outcome
-from pytest_llmperf.verdict import fails, judge, needs_confirmation
+from pytest_llmperf.settings import Settings
+from pytest_llmperf.verdict import Gate, fails, judge, needs_confirmation
 from tests.verdict.build import CELL, GRID, PREFILL, gate, measured, speeds, stored, verdict_of
 
 
@@ -261,3 +262,27 @@ def test_a_weak_tolerance_is_labelled() -> None:
     assert verdict_of(record, "total_tok_s").weak
     assert "7.0 % weak" in record.message
     assert "(box, 1 run)" in record.message
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "codes"),
+    [
+        ("usage", ["usage"], []),
+        ("chunks", ["usage, chunks"], []),
+        ("chunks", ["usage", "usage, estimated"], ["token-source"]),
+        ("chunks", [None], []),
+        (None, ["usage"], []),
+    ],
+)
+def test_counts_of_another_source_are_not_compared_silently(
+    here: str | None, there: list[str | None], codes: list[str]
+) -> None:
+    """Where both sides say how they counted, and this cell's way is none of the baseline's."""
+    names = [f"2026-0{i}" for i, _ in enumerate(there, start=1)]
+    cells = {CELL.id: stored(CELL, runs=len(there))}
+    runs = {name: Run(token_source=source) for name, source in zip(names, there, strict=True)}
+    known = Gate.build("box", cells, GRID, Settings(None), runs=runs)
+    record = judge(CELL, [measured(token_source=here)], known)
+    assert not record.outcome.failed
+    assert record.measurement is not None
+    assert [notice.code for notice in record.measurement.warnings] == codes
