@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmperf.baseline.yamltext import Document, parse
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Grid, parse_tokens
+from pytest_llmperf.grid import parse_tokens
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _AXES = ("contexts", "concurrency", "prefill_contexts")
@@ -87,12 +87,6 @@ def read_declared(path: Path) -> dict[str, Any]:
     for name in _AXES:
         _read_axis(document, settings, name)
     return {name: settings[name] for name in _DECLARED if settings.get(name) is not None}
-
-
-def read_declared_grid(path: Path) -> Grid:
-    """The matrix a profile declares; see ``read_declared``."""
-    declared = read_declared(path)
-    return Grid(*(tuple(parse_tokens(str(value)) for value in declared[name]) for name in _AXES))
 
 
 def _read_axis(document: Document, settings: dict[str, Any], name: str) -> None:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
-from pytest_llmperf.baseline.file import load
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.sim.cost import HostCost, PrefillCost, StepCost, Surface, rising
@@ -28,15 +26,6 @@ TTFT_TOLERANCE = 0.06
 """A modelled TTFT further from the report than this is corrected."""
 
 Rows = list[list[float]]
-
-
-def load_engine(path: Path) -> EngineModel:
-    """The engine of a baseline file.
-
-    Raises:
-        ConfigError: when the file is no baseline, or holds too little to make an engine of.
-    """
-    return calibrate(ProfileTables.from_baseline(load(path)))
 
 
 def calibrate(tables: ProfileTables) -> EngineModel:
