@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -81,7 +82,8 @@ def judge_matrix(records: Sequence[CellRecord], gate: Gate) -> MatrixVerdict:
     """Test the judged metrics over all cells, and over halves of the contexts and concurrencies.
 
     The chance that any of the tests is a false alarm is below 1 %. Cells without three runs, or
-    without a value that compares, stay out; the runs are those that all the others have.
+    without a value that compares, stay out; the runs are those that all the others have. Where
+    those are too few, the cells whose runs the fewest others have stay out too.
     """
     tables = [
         table
@@ -194,8 +196,15 @@ def _tabulate(
         runs = {run: v for run, v in zip(stored.runs, every, strict=True) if v}
         if len(runs) >= ENOUGH_RUNS:
             rows.append((cell, found.measured, runs))
-    common = [run for run in rows[0][2] if all(run in r for _, _, r in rows)] if rows else []
-    if len(rows) < 2 or len(common) < ENOUGH_RUNS:
+    common: list[str] = []
+    while len(rows) > 1:
+        held = Counter(run for _, _, runs in rows for run in runs)
+        common = [run for run, cells in held.items() if cells == len(rows)]
+        if len(common) >= ENOUGH_RUNS:
+            break
+        # a cell measured in sessions of its own must not cost all the others their test
+        rows.remove(min(rows, key=lambda row: sum(held[run] for run in row[2]) / len(row[2])))
+    else:
         return None
     return _Table(
         metric,

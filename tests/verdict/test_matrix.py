@@ -95,6 +95,16 @@ def test_a_new_cell_with_one_run_stays_out() -> None:
     assert next(s for s in found.shifts if s.metric == "itl_ms").cells == 11
 
 
+def test_a_cell_measured_in_sessions_of_its_own_stays_out() -> None:
+    """Three runs, but none that another cell has: the others are tested without it."""
+    cells = {cell.id: stored(cell) for cell in GRID}
+    first = next(iter(GRID.decode_cells()))
+    cells[first.id] = stored(first, runs=3).model_copy(update={"runs": ["a", "b", "c"]})
+    found = verdict(gate(cells), dict.fromkeys(GRID, 0.975))
+    whole = next(s for s in found.worse if (s.metric, s.group) == ("itl_ms", "all cells"))
+    assert (whole.cells, whole.runs) == (11, 5)
+
+
 def test_groups_are_halves_of_each_axis() -> None:
     """With names for people; a grid with one level on an axis has no halves there."""
     names = [name for name, _ in groups(GRID.decode_cells())]
