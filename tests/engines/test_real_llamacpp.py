@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
-from pytest_llmperf.client.api import ServerApi
-from pytest_llmperf.connect import Connected, connect
+from pytest_llmperf.connect import Connected
 from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.grid import Cell
+from pytest_llmperf.measure.asking import OVERLAP_TOKENS
+from pytest_llmperf.measure.counting import count
 from pytest_llmperf.result import ServerInfo
-from pytest_llmperf.settings import Connection
 from tests.engines.fake import run
+from tests.engines.inside import ask, gauges_of, measure, reach, wait_for_load
 from tests.support.llamacpp import LlamaServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("llamacpp_installed")]
@@ -30,23 +32,9 @@ def server(llamacpp_installed: None) -> Iterator[LlamaServer]:
         yield started
 
 
-@asynccontextmanager
-async def reach(server: LlamaServer, key: str | None = KEY) -> AsyncIterator[Connected]:
-    api = ServerApi(Connection(server.url, api_key=key))
-    try:
-        yield await connect(api)
-    finally:
-        await api.aclose()
-
-
-def client_for(server: LlamaServer) -> httpx.AsyncClient:
-    headers = {"Authorization": f"Bearer {KEY}"}
-    return httpx.AsyncClient(base_url=server.url, headers=headers, timeout=60)
-
-
 def info_of(server: LlamaServer, key: str | None = None) -> ServerInfo:
     async def go() -> ServerInfo:
-        async with reach(server, key) as found:
+        async with reach(server.url, key) as found:
             return found.info
 
     return run(go())
@@ -73,63 +61,64 @@ def test_tokens_of_chat_and_text_are_those_it_then_counts(
     server: LlamaServer, content: str
 ) -> None:
     """The counts asked for beforehand equal the usage of the real requests."""
-    messages = [{"role": "user", "content": content}]
+    messages: Any = [{"role": "user", "content": content}]
 
-    async def go() -> list[tuple[int | None, int]]:
+    async def go(found: Connected, client: httpx.AsyncClient) -> list[tuple[int | None, int]]:
         common = {"model": "smol", "max_tokens": 1}
         pairs = []
-        async with reach(server) as found, client_for(server) as client:
-            for path, ours, prompt in (
-                ("/v1/chat/completions", messages, {"messages": messages}),
-                ("/v1/completions", content, {"prompt": content}),
-            ):
-                answer = await client.post(path, json=common | prompt)
-                used = answer.json()["usage"]["prompt_tokens"]
-                pairs.append((await found.engine.count_tokens(ours), used))
+        for path, ours, prompt in (
+            ("/v1/chat/completions", messages, {"messages": messages}),
+            ("/v1/completions", content, {"prompt": content}),
+        ):
+            answer = await client.post(path, json=common | prompt)
+            used = answer.json()["usage"]["prompt_tokens"]
+            pairs.append((await found.engine.count_tokens(ours), used))
         return pairs
 
-    for counted, used in run(go()):
+    for counted, used in ask(server.url, KEY, go):
         assert counted == used
 
 
 def test_gauges_follow_the_load_and_come_back(server: LlamaServer) -> None:
     """Six requests on four slots; nothing is left when their clients have gone."""
 
-    async def go() -> tuple[Gauges, Gauges, Gauges]:
-        async def scrape() -> Gauges:
-            gauges = await found.engine.gauges()
-            assert gauges is not None
-            return gauges
+    async def request(client: httpx.AsyncClient, i: int) -> None:
+        body = {"prompt": f"{i} a", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            async for _ in answer.aiter_raw():
+                pass
 
-        async def request(client: httpx.AsyncClient, i: int) -> None:
-            body = {"prompt": f"{i} a", "max_tokens": 2000, "ignore_eos": True, "stream": True}
-            async with client.stream("POST", "/v1/completions", json=body) as answer:
-                async for _ in answer.aiter_raw():
-                    pass
+    async def go(found: Connected, client: httpx.AsyncClient) -> tuple[Gauges, Gauges, Gauges]:
+        before = await gauges_of(found)
+        load = [asyncio.create_task(request(client, i)) for i in range(6)]
+        during = await wait_for_load(found, 4, 2)
+        for task in load:
+            task.cancel()
+        await asyncio.gather(*load, return_exceptions=True)
+        return before, during, await wait_for_load(found, 0, 0)
 
-        async with reach(server) as found, client_for(server) as client:
-            before = during = await scrape()
-            load = [asyncio.create_task(request(client, i)) for i in range(6)]
-            for _ in range(100):
-                during = await scrape()
-                if (during.running, during.waiting) == (4, 2):
-                    break
-                await asyncio.sleep(0.05)
-            for task in load:
-                task.cancel()
-            await asyncio.gather(*load, return_exceptions=True)
-            for _ in range(100):
-                after = await scrape()
-                if (after.running, after.waiting) == (0, 0):
-                    break
-                await asyncio.sleep(0.05)
-        return before, during, after
-
-    before, during, after = run(go())
+    before, during, after = ask(server.url, KEY, go)
     assert (before.running, before.waiting) == (0, 0)
     assert (during.running, during.waiting) == (4, 2)
     assert (after.running, after.waiting) == (0, 0)
     assert before.at < during.at < after.at
+
+
+def test_counts_are_its_own(server: LlamaServer) -> None:
+    """Two streams whose requests finish and restart in the window: each has the tokens that its
+    usage says, and together they are what llama.cpp counts itself."""
+    measured = measure(server.url, KEY, Cell("decode", 256, 2), max_tokens=16)
+    assert len(measured.finished) > 2
+    assert measured.found.token_source == "estimated"
+    for record in measured.finished:
+        assert (record.finish_reason, record.completion_tokens) == ("length", 16)
+        # a token that is a part of a character brings no chunk
+        assert 12 <= record.chunks[-1] <= 16
+        (curve,) = count([[record]]).streams[0]
+        assert curve.tokens[-1] == pytest.approx(16)
+    # beside the streams' it counted two rounds of two warming requests, and single tokens
+    ended = 16 * len(measured.finished)
+    assert ended <= measured.generated <= ended + 4 * OVERLAP_TOKENS + 16
 
 
 def test_a_server_that_has_just_been_started_is_waited_for(llamacpp_installed: None) -> None:

@@ -18,7 +18,9 @@ params.port = 0
 params.n_ctx = options["n_ctx"]
 params.n_parallel = options["slots"]
 params.kv_unified = options["unified"]
-params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
+# threads of a step wait for each other in a busy loop: where others take the cores, two of them
+# are far slower than one
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
 params.endpoint_metrics = options["metrics"]
 params.endpoint_slots = params.endpoint_props = True
 params.model_alias = {options["alias"]}
