@@ -39,13 +39,13 @@ class Tgi(Generic):
         )
 
     def read_gauges(self, at: float, scrape: Scrape) -> Gauges:
-        """Its token counts exist as histogram sums only, which move when a request ends."""
+        """Its counts of generated tokens move only when a request ends: over a window they are no
+        rate, so they are left out."""
         return Gauges(
             at=at,
             running=scrape.count("tgi_batch_current_size"),
             waiting=scrape.count("tgi_queue_size"),
             prompt_tokens=scrape.total("tgi_request_input_length_sum"),
-            generated_tokens=scrape.total("tgi_request_generated_tokens_sum"),
         )
 
     async def count_tokens(self, prompt: str | Sequence[Message]) -> int | None:

@@ -47,7 +47,8 @@ def test_tgi_gauges_and_counts() -> None:
     )
     gauges = run(engine.gauges())
     assert gauges is not None
-    assert (gauges.running, gauges.waiting, gauges.generated_tokens) == (4, 7, 8123)
+    # its sum moves when a request ends: no rate of a window
+    assert (gauges.running, gauges.waiting, gauges.generated_tokens) == (4, 7, None)
     assert run(engine.count_tokens("a b")) == 2
     assert run(engine.count_tokens([{"role": "user", "content": "a"}])) == 5
 
