@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 OK, WORSE, BAD_INPUT = 0, 1, 4
 """Exit codes: as pytest's own for passed, failed and usage error."""
 
+_NEXT = """\
+Next, without a server: pytest perf_tests --llm-url sim --hardware rtxpro6k_x4 --llm-duration 3 \
+--llm-contexts 8K --llm-concurrency 1,4
+Then a profile of your own: pytest perf_tests --llm-url http://HOST:8000 --hardware NAME \
+--update-baselines"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a regression, 4 for bad input."""
@@ -24,13 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["sim"]:
         from pytest_llmperf.sim.__main__ import main as simulate
 
-        return simulate(given[1:])
+        return simulate(given[1:], prog="llmperf sim")
     options = _parser().parse_args(given)
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
     except LlmPerfError as error:
         print(f"llmperf: {error}", file=sys.stderr)
         return BAD_INPUT
+    except BrokenPipeError:  # as after "| head"; or else the interpreter fails at its last flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
     except OSError as error:
         print(f"llmperf: {error.filename}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
@@ -44,7 +55,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="llmperf", description=__doc__)
+    parser = _Parser(
+        prog="llmperf",
+        description="Projects, profiles, reports and comparisons of pytest-llmperf. Measuring is "
+        "pytest's: pytest perf_tests --llm-url URL --hardware PROFILE",
+    )
     parser.add_argument("--version", action="version", version=f"pytest-llmperf {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -103,6 +118,7 @@ def init(options: argparse.Namespace) -> int:
         print(f"created {path}")
     for path in written.kept:
         print(f"kept    {path}")
+    print(_NEXT)
     return OK
 
 

@@ -17,6 +17,9 @@ from pytest_llmperf.result import CellRecord, Notice, RunResult
 from pytest_llmperf.settings import Settings
 from pytest_llmperf.verdict import Gate, MatrixVerdict, count, fails, judge, judge_matrix
 
+_BASELINE = (".yaml", ".yml")
+"""Ends of the name of a profile's file; any other reference is results of a run."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -69,15 +72,19 @@ def compare(
         if differing:
             warnings.append(Notice(code="mismatch", text=differing))
     grid = {Cell.parse(name) for name in baseline.cells}
+    stored = reference.path.suffix in _BASELINE
+    called = reference.path.stem if stored else str(reference.path)
     gate = Gate.build(
-        reference.path.stem, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs
+        called, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs
     )
     records = [_judge(record, gate) for record in run.cells]
+    if not stored:  # no command measures against a results file
+        records = [record.model_copy(update={"nodeid": ""}) for record in records]
     matrix = judge_matrix(records, gate)
     missing = [name for name in baseline.ordered_cells() if name not in {r.cell for r in records}]
     result = run.model_copy(
         update={
-            "profile": reference.path.stem,
+            "profile": called,
             "against": "",
             "cells": records,
             "stale": [],
@@ -90,7 +97,7 @@ def compare(
 
 def _read_reference(paths: Sequence[Path]) -> Loaded:
     """A baseline file, or the baseline that results would make."""
-    if len(paths) == 1 and paths[0].suffix in (".yaml", ".yml"):
+    if len(paths) == 1 and paths[0].suffix in _BASELINE:
         return read_baseline(paths[0])
     made: Loaded | None = None
     for path in paths:

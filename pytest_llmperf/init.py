@@ -92,7 +92,8 @@ def config_text() -> str:
     lines += ["", "# pytest-llmperf; the command line overrides these"]
     for option in OPTIONS:
         if option.ini:
-            lines += ["", *(f"# {line}" for line in textwrap.wrap(option.help, 96))]
+            words = textwrap.wrap(option.help, 96, break_on_hyphens=False)
+            lines += ["", *(f"# {line}" for line in words)]
             example = (
                 "true" if option.kind == "flag" else option.metavar or "|".join(option.choices)
             )

@@ -21,10 +21,12 @@ from pytest_llmperf.sim.parameters import (
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, prog: str = "python -m pytest_llmperf.sim") -> int:
     """Run a command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_llmperf.sim", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = argparse.ArgumentParser(
+        prog=prog, description="A simulated server for any client, and how good it is."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="{serve,residuals}")
     serve = commands.add_parser(
         "serve",
         help="serve a simulated model",
@@ -41,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     residuals.add_argument("profile", nargs="?", default=DEFAULT_PROFILE)
     for command in (serve, residuals):
         command.add_argument("--baselines", type=Path, default=Path("baselines"))
-    commands.add_parser("child", help="for process.py: reads what to serve from stdin")
+    commands.add_parser("child")  # for process.py: reads what to serve from stdin
     options = parser.parse_args(arguments)
     try:
         if options.command == "child":

@@ -53,10 +53,14 @@ def test_compare_with_itself_is_0(results: Path, capsys: pytest.CaptureFixture[s
 def test_compare_with_slower_results_is_1(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the report it writes has the verdicts of the comparison."""
+    """And the report it writes has the verdicts of the comparison. No command measures against a
+    file of results, so none is offered."""
     made = results / "compared.json"
     assert llmperf("compare", results / "a.json", results / "slow.json", "--json", made) == 1
-    assert "REGRESSED decode[8K-c16]" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "REGRESSED decode[8K-c16]" in out
+    assert f"profile {results / 'a.json'}" in out
+    assert "Measure the failed cells again" not in out
     cells = json.loads(made.read_text())["cells"]
     assert {c["outcome"] for c in cells} >= {"REGRESSED", "OVERCAP"}
 
@@ -202,6 +206,17 @@ def test_report_without_a_file_prints_the_summary(
 ) -> None:
     assert llmperf("report", results / "a.json") == 0
     assert "Sustained decode: total tok/s" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(results: Path) -> None:
+    """As in ``llmperf report a.json | head -1``."""
+    command = [sys.executable, "-m", "pytest_llmperf.cli", "report", str(results / "a.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
 
 
 def test_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:
