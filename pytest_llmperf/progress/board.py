@@ -100,6 +100,9 @@ class Board:
         if self.running is not None and self.running.cell in left:
             others = self._estimate(cell for cell in left if cell != self.running.cell)
             seconds = max(seconds - (self._clock() - self.running.began), others)
+        elif self.running is not None:  # measured again
+            once = self._estimate([self.running.cell])
+            seconds += max(once - (self._clock() - self.running.began), 0.0)
         return seconds
 
 

@@ -66,6 +66,17 @@ def test_time_left_counts_down_inside_a_cell_and_waits_when_it_takes_longer(
     assert board.left_s == 60
 
 
+def test_an_attempt_more_has_its_time_too(board: Board, clock: Clock) -> None:
+    """A confirmation takes as long as the cell did; it is not said to be over at once."""
+    board.begin(CELLS[0])
+    board.end(measured(CELLS[0]))
+    board.begin(CELLS[0])
+    clock.now += 12
+    assert board.left_s == 60 + 18
+    clock.now += 100
+    assert board.left_s == 60
+
+
 def test_a_cell_measured_again_keeps_its_number(board: Board) -> None:
     """Two attempts are one cell of three."""
     for attempt in (1, 2):
