@@ -148,6 +148,26 @@ def claim_short_name(parser: pytest.Parser, args: list[str]) -> None:
             args[i] = arg.replace("--hardware", "--llm-hardware", 1)
 
 
+_NOT_AGAIN = {
+    "url", "serve", "against", "serve-against", "hardware", "api-key", "header", "report",
+    "update-baselines", "update-mode", "update-reason", "prune", "dry-run",
+}  # fmt: skip
+"""What a report names by itself, what is secret, and what concerns the writing of files."""
+
+
+def list_given(config: pytest.Config) -> list[str]:
+    """The command line's own options that a cell must be measured with again."""
+    words = []
+    for option in OPTIONS:
+        value = None if option.stem in _NOT_AGAIN else config.getoption(option.key)
+        if value is True:
+            words.append(option.cli)
+        elif value is not None:
+            for item in value if isinstance(value, list) else [value]:
+                words += [option.cli, f"{item:g}" if isinstance(item, float) else str(item)]
+    return words
+
+
 def bad_value(stem: str, problem: str) -> ConfigError:
     """The error for a value of this option that cannot be used."""
     return ConfigError(f"{BY_STEM[stem].cli}: {problem}")

@@ -306,6 +306,8 @@ class RunResult(Model):
     """The command that started the server, where the run did; secrets redacted."""
     against: str = ""
     """The other server that every cell was compared with, pair by pair; then no baseline is."""
+    options: list[str] = Field(default_factory=list)
+    """Options of the command line that the numbers depend on, beside server and profile."""
     profile: str | None = None
     hardware: dict[str, str | int | float] = Field(default_factory=dict)
     run_info: dict[str, str] = Field(default_factory=dict)

@@ -82,6 +82,8 @@ class Run:
         self.records: dict[str, CellRecord] = {}
         self.warnings: list[Notice] = []
         self.stale: list[str] = []
+        self.options: list[str] = []
+        """What the command line gave, for a command that measures again."""
         self.process: ServerProcess | None = None
         """The server, where this run started it."""
         self.against = ""
@@ -208,6 +210,7 @@ class Run:
             url=self.url,
             serve=redact(self.settings.serve or ""),
             against=self.against,
+            options=self.options,
             profile=self.settings.hardware,
             hardware=hardware.model_dump(exclude_none=True) if hardware else {},
             run_info=dict(self.settings.run_info),
@@ -250,9 +253,11 @@ class Run:
         except ConfigError as error:
             self.update_text = str(error)
             return exitstatus or 1
-        done = "would change" if settings.dry_run else "updated"
+        done = "would change" if settings.dry_run else "updated" if plan.before else "made"
         diff = plan.diff(path.name)
-        self.update_text = f"{path} {done}:\n{diff}" if diff else f"{path} is unchanged"
+        lines = [f"{path} {done}:\n{diff}" if diff else f"{path} is unchanged"]
+        lines += [f"refused: {d.cell}: {d.why}" for d in plan.decisions if d.action == "refused"]
+        self.update_text = "\n".join(lines)
         return exitstatus
 
     def _write_results(self) -> None:

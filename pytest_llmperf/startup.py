@@ -21,11 +21,12 @@ from pytest_llmperf.estimate import estimate_seconds
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.text import text_hash
-from pytest_llmperf.options import Values
+from pytest_llmperf.options import Values, list_given
 from pytest_llmperf.progress.board import Board, spell
 from pytest_llmperf.progress.show import Show, choose_view
 from pytest_llmperf.reach import Reached, reach
 from pytest_llmperf.redact import redact
+from pytest_llmperf.report.numbers import count
 from pytest_llmperf.resolve import REPORT_DIR, read_settings
 from pytest_llmperf.result import Notice, RunSettings, ServerInfo
 from pytest_llmperf.selection import Selection, cell_of, run_of
@@ -87,6 +88,7 @@ def start_run(
         built.telemetry = telemetry
         built.warnings += telemetry.look()
         built.closers = closers.pop_all()
+    built.options = list_given(selection.config)
     built.stale = [] if profile is None else _stale(selection, profile)
     if settings.runs > 1:
         say(f"llmperf: run {number} of {settings.runs}")
@@ -225,7 +227,9 @@ def _check_match(
         notices.append(Notice(code="mismatch", text=f"{facts}; nothing is compared"))
     if matching.unverified:
         names = ", ".join(fact.field for fact in matching.unverified)
-        notices.append(Notice(code="unverified", text=f"not known on both sides: {names}"))
+        notices.append(
+            Notice(code="unverified", text=f"not checked, as one side does not say: {names}")
+        )
     return notices, not matching.mismatches
 
 
@@ -269,7 +273,7 @@ def _announce(built: Run, cells: list[Cell], say: Callable[[str], None]) -> None
     elif settings.hardware is None:
         against += " (no --hardware)"
     left_out = f", {len(cells) - len(fitting)} over capacity" if len(fitting) < len(cells) else ""
-    say(f"llmperf: {len(fitting)} cells{left_out}, {against}, about {spell(seconds)}")
+    say(f"llmperf: {count(len(fitting), 'cell')}{left_out}, {against}, about {spell(seconds)}")
     for notice in built.warnings:
         say(f"llmperf: {notice.code}: {redact(notice.text)}")
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pytest_llmperf.grid import Cell, format_tokens
 from pytest_llmperf.redact import redact_all
-from pytest_llmperf.report.cells import status
+from pytest_llmperf.report.cells import headline, status
 from pytest_llmperf.report.numbers import count
 from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
 
@@ -204,12 +204,26 @@ class View:
         # too good to be true is no failure, so nothing else would tell of it
         notes += [f"{r.cell}: {note}" for r in self.having(Outcome.IMPROVED) for note in r.notes]
         notes += run.server.notes if run.server else []
+        if unjudged := self._unjudged:
+            notes.append(unjudged)
         if run.stale:
             notes.append(
                 f"Stale: {', '.join(run.stale)} in the baseline, no longer in the grid; "
                 "--llm-prune deletes."
             )
         return notes
+
+    @property
+    def _unjudged(self) -> str:
+        """Passes that tok/s had no part in, so that they are not taken for more."""
+        judged = [(record.cell, headline(record)) for record in self.having(Outcome.PASS)]
+        loose = [cell for cell, tok_s in judged if tok_s and not tok_s.gated]
+        if not loose:
+            return ""
+        return (
+            f"not-judged: tok/s of {len(loose)} of {count(len(judged), 'passed cell')}, too noisy "
+            f"in so short a window: {', '.join(loose)}; a longer --llm-duration lessens the noise"
+        )
 
     # The matrix
 
@@ -273,7 +287,11 @@ class View:
         if early:
             return Verdict("info", f"Incomplete: {total} measured or judged", detail)
         if not (run.profile or run.against) or not self.compared:
-            why = "no hardware profile was named" if run.profile is None else "no baseline applied"
+            why = "no baseline applied"
+            if run.profile is None:
+                why = "no hardware profile was named"
+            elif self.having(Outcome.UPDATED):
+                why = f"these are the first numbers of {run.profile}"
             return Verdict("info", f"{total} measured, nothing compared", f"Why: {why}.")
         if not any(c.gated and c.verdict in ("ok", "better") for r in measured
                    for c in r.comparisons):  # fmt: skip
@@ -288,7 +306,9 @@ class View:
         found: dict[str, tuple[str, list[str]]] = {}
         for record in self.records:
             for notice in record.measurement.warnings if record.measurement else []:
-                found.setdefault(notice.code, (notice.text, []))[1].append(record.cell)
+                _, cells = found.setdefault(notice.code, (notice.text, []))
+                if record.cell not in cells:
+                    cells.append(record.cell)
         return [(code, text, cells) for code, (text, cells) in found.items()]
 
     @property
@@ -306,7 +326,7 @@ class View:
             command += ["--llm-against", self.run.against]
         if self.run.profile:
             command += ["--hardware", self.run.profile]
-        return shlex.join(command)
+        return shlex.join([*command, *self.run.options])
 
 
 def _label(key: str) -> str:

@@ -32,6 +32,19 @@ def test_1_a_regression_fails_its_own_cell_alone(
     assert "perf_tests/test_decode.py::test_decode[512-c1]' --llm-url" in words(result)
 
 
+@pytest.mark.usefixtures("quick")
+def test_1_an_update_says_what_it_refuses(
+    perf: pytest.Pytester, measured: RunResult, url: str
+) -> None:
+    """At the end, where the user looks: an unchanged file alone would be a riddle."""
+    write_profile(perf, measured, 10.0)
+    result = perf.runpytest("perf_tests", url, *LAB, "-k", "512-c1", "--update-baselines")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        ["*lab.yaml is unchanged", "refused: decode?512-c1?: worse*--llm-update-reason*"]
+    )
+
+
 def test_1_nothing_could_be_judged(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
     """Only cells that the profile does not have: every test passes, the run is not green."""
     write_profile(perf, measured, 1.0)

@@ -10,7 +10,7 @@ MARK = "=> "
 CONFTEST = r"""
 import pytest
 from pytest_llmperf.errors import LlmPerfError
-from pytest_llmperf.options import Values
+from pytest_llmperf.options import Values, list_given
 from pytest_llmperf.resolve import read_connection, read_settings
 
 def pytest_sessionfinish(session):
@@ -36,6 +36,20 @@ def resolve(
     pytester.makepyfile("def test_it(): pass")
     result = pytester.runpytest("-s", *SCOPE, *args)
     return next(o.split(MARK)[1] for o in result.outlines if MARK in o)
+
+
+def test_what_a_cell_needs_to_be_measured_again(pytester: pytest.Pytester) -> None:
+    """The command line's options, without server, profile, reports, updates and secrets."""
+    args = [
+        "--llm-url=http://x", "--hardware=lab", "--llm-api-key=secret", "--llm-report=none",
+        "--llm-header=X-Key: secret", "--llm-duration=12", "--llm-contexts=8K,12K", "--llm-gate",
+        "ttft_p99_ms", "--llm-insecure", "--llm-update-reason=x", "--update-baselines",
+    ]  # fmt: skip
+    pytester.makeini("[pytest]\nllm_settle = 1")
+    given = resolve(pytester, args, "' '.join(list_given(session.config))")
+    assert given.removeprefix("RESULT ") == (
+        "--llm-insecure --llm-contexts 8K,12K --llm-duration 12 --llm-gate ttft_p99_ms"
+    )
 
 
 @pytest.mark.parametrize(

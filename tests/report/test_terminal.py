@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pytest_llmperf.report.terminal import plain, render
-from pytest_llmperf.result import Outcome, RunResult
+from pytest_llmperf.result import Notice, Outcome, RunResult
 from tests.support.results import SECRET, change, published_run, report_rows, troubled_run
 
 
@@ -89,6 +89,8 @@ def test_the_end_is_the_command_that_measures_the_failed_cells_again() -> None:
     assert lines[-1].count("::test_") == 4
     assert "'perf_tests/test_decode.py::test_decode[8K-c16]'" in lines[-1]
     assert lines[-1].endswith("--llm-url http://gpu1:8000 --hardware rtxpro6k_x4")
+    given = troubled_run().model_copy(update={"options": ["--llm-contexts", "8K, 12K"]})
+    assert plain(render(given)).endswith("--hardware rtxpro6k_x4 --llm-contexts '8K, 12K'")
     assert plain(render(troubled_run(), rerun="pytest --lf")).endswith("\n  pytest --lf")
     assert "again" not in plain(render(published_run()))
 
@@ -106,6 +108,27 @@ def test_the_end_is_the_command_that_measures_the_failed_cells_again() -> None:
 )
 def test_what_kind_of_run_it_was_is_said(run: RunResult, words: str) -> None:
     assert words in plain(render(run))
+
+
+def test_a_pass_without_tok_s_is_told() -> None:
+    """In a window too short the cell passes by its TTFT alone."""
+    run = published_run()
+    assert "not-judged" not in plain(render(run))
+    compared = next(r for r in run.cells if r.cell == "decode[8K-c16]").comparisons
+    loose = [c.model_copy(update={"gated": c.metric == "ttft_ms"}) for c in compared]
+    text = plain(render(change(run, "decode[8K-c16]", comparisons=loose)))
+    assert "not-judged: tok/s of 1 of 42 passed cells" in text
+    assert "short a window: decode[8K-c16]; a longer --llm-duration" in text
+
+
+def test_a_cell_with_two_warnings_of_a_kind_is_named_once() -> None:
+    run = published_run()
+    measured = next(r for r in run.cells if r.cell == "decode[8K-c16]").measurement
+    assert measured is not None
+    twice = [Notice(code="measured-again", text="an attempt was thrown away")] * 2
+    measured = measured.model_copy(update={"warnings": twice})
+    text = plain(render(change(run, "decode[8K-c16]", measurement=measured)))
+    assert "thrown away (decode[8K-c16])" in text
 
 
 def test_a_run_in_which_nothing_is_gated_is_not_called_good() -> None:
