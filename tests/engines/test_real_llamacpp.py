@@ -116,9 +116,10 @@ def test_counts_are_its_own(server: LlamaServer) -> None:
         assert 12 <= record.chunks[-1] <= 16
         (curve,) = count([[record]]).streams[0]
         assert curve.tokens[-1] == pytest.approx(16)
-    # beside the streams' it counted two rounds of two warming requests, and single tokens
+    # beside them it counted two rounds of two warming requests, what the two that were cut off
+    # had got, and a few single tokens
     ended = 16 * len(measured.finished)
-    assert ended <= measured.generated <= ended + 4 * OVERLAP_TOKENS + 16
+    assert ended <= measured.generated <= ended + 4 * OVERLAP_TOKENS + 2 * 16 + 8
 
 
 def test_a_server_that_has_just_been_started_is_waited_for(llamacpp_installed: None) -> None:
