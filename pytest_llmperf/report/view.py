@@ -286,12 +286,13 @@ class View:
             return Verdict("fail", f"{total} together are worse than their baseline", detail)
         if early:
             return Verdict("info", f"Incomplete: {total} measured or judged", detail)
+        if updated := self.having(Outcome.UPDATED):
+            good = f"{len(updated)} of {total} updated, none failed"
+            return Verdict("info", good, f"Baseline {run.profile}.")
         if not (run.profile or run.against) or not self.compared:
             why = "no baseline applied"
             if run.profile is None:
                 why = "no hardware profile was named"
-            elif self.having(Outcome.UPDATED):
-                why = f"these are the first numbers of {run.profile}"
             return Verdict("info", f"{total} measured, nothing compared", f"Why: {why}.")
         if not any(c.gated and c.verdict in ("ok", "better") for r in measured
                    for c in r.comparisons):  # fmt: skip

@@ -110,6 +110,17 @@ def test_what_kind_of_run_it_was_is_said(run: RunResult, words: str) -> None:
     assert words in plain(render(run))
 
 
+@pytest.mark.parametrize("compared", [False, True], ids=["new profile", "accepted"])
+def test_an_update_is_no_run_without_a_verdict(compared: bool) -> None:
+    """Slower values that were accepted are judged: they are what was asked for."""
+    run = published_run(compared=compared, profile="lab")
+    for record in run.cells:
+        worse = [c.model_copy(update={"verdict": "worse"}) for c in record.comparisons]
+        if record.outcome is not Outcome.OVERCAP:
+            run = change(run, record.cell, outcome=Outcome.UPDATED, comparisons=worse)
+    assert "42 of 64 cells updated, none failed. Baseline lab." in plain(render(run))
+
+
 def test_a_pass_without_tok_s_is_told() -> None:
     """In a window too short the cell passes by its TTFT alone."""
     run = published_run()
