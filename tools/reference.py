@@ -47,7 +47,7 @@ Every option is in one group of `pytest --help`. Where an ini key is given it ma
 `pytest.ini`, in `[tool.pytest.ini_options]` of `pyproject.toml`, or in any other place pytest reads
 its configuration from; keys of options that may be repeated take one value a line. What decides, in
 this order: command line, the marker `@pytest.mark.llm`, the settings of the profile, the ini file,
-the default.
+the default. A profile does not decide the duration: a short run may be compared with a long one.
 
 Token counts may be written `8192`, `8K` or `8k`; K is 1024. Lists are separated by commas.
 
