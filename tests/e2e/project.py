@@ -58,6 +58,11 @@ async def chat(request: Request, reply: Reply) -> None:
     await reply.end_stream()
 
 
+def _hear_interrupts() -> None:
+    # these tests may run as a shell's background job, whose children ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Started:
     """``pytest`` in a process group of its own, watched from outside."""
 
@@ -72,6 +77,7 @@ class Started:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
+            preexec_fn=_hear_interrupts,
         )
 
     @property

@@ -113,7 +113,7 @@ def test_kill_9_of_the_server_while_it_is_asked_what_it_is(perf: pytest.Pytester
 
 def test_a_server_that_dies_while_it_loads(perf: pytest.Pytester) -> None:
     """It is not waited for any longer than it lives."""
-    faults = ("--port=0", "--loading=30", "--fault=crash@time:4")
+    faults = ("--port=0", "--loading=30", "--fault=crash@time:8")
     with serving(*faults) as (server, url), running(perf, url) as run:
         assert eventually(lambda: server.poll() is not None)
         assert run.wait(20) == 4
