@@ -1,9 +1,8 @@
 """Stands in for ``pytest`` in the documentation's commands: the same run, small.
 
 Only the size changes: one context, one stream, a window of two seconds, two runs where there are
-several. Tolerances are wide,
-since what is tested is the command and not the speed of this machine; a simulated server that is
-told to be slower than by that much still fails.
+several. Tolerances are wide, since what is tested is the command and not the speed of this machine;
+a simulated server that is told to be slower than by that much still fails.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ def _run(*command: str | Path, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, and the wheel that was built from it."""
+    pytest.importorskip("build")
     folder = tmp_path_factory.mktemp("dist")
     _run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
     return folder
