@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from importlib.util import find_spec
 
 from pytest_llmperf.client.stream import StreamClient
 from pytest_llmperf.result import ClientHealth
@@ -86,7 +87,7 @@ def client_bound(health: ClientHealth) -> str | None:
     """Why the client, not the server, was measured, with the remedy; None if it kept up."""
     found = None
     if _over(health.cpu_share, MAX_CPU_SHARE):
-        found = f"used {health.cpu_share:.0%} of its core (limit {MAX_CPU_SHARE:.0%})"
+        found = f"client used {health.cpu_share:.0%} of its core (limit {MAX_CPU_SHARE:.0%})"
     elif _over(health.loop_lag_p99_ms, MAX_LAG_P99_MS):
         found = (
             f"event loop lagged {health.loop_lag_p99_ms:.0f} ms at p99 (limit {MAX_LAG_P99_MS:.0f})"
@@ -102,9 +103,10 @@ def client_bound(health: ClientHealth) -> str | None:
         )
     if found is None:
         return None
+    faster = "" if find_spec("uvloop") else "install uvloop, "
     return (
-        f"client bound: the {found}; install uvloop, spread the load with --llm-workers, "
-        "or keep other work off this machine"
+        f"client bound: the {found}; {faster}spread the load with --llm-workers, or keep other "
+        "work off this machine"
     )
 
 
