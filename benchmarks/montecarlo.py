@@ -122,10 +122,8 @@ def judge(drawn: list[Draw]) -> Found:
 
     def worse(values: list[Array]) -> Mask:
         found = [
-            may & (towards_worse(d.metric, value - median) > 0) & beyond(value, median, limit)
-            for d, may, value, median, (_, limit) in zip(
-                drawn, gated, values, medians, limits, strict=True
-            )
+            (towards_worse(d.metric, value - median) > 0) & beyond(value, median, limit)
+            for d, value, median, (_, limit) in zip(drawn, values, medians, limits, strict=True)
         ]
         return np.asarray(np.any(found, axis=0))
 

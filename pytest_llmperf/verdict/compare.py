@@ -10,7 +10,7 @@ from typing import Literal, TypeGuard
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import Metric
 from pytest_llmperf.result import Comparison, Measurement
-from pytest_llmperf.verdict.gate import Gate
+from pytest_llmperf.verdict.gate import Gate, Tolerance
 from pytest_llmperf.verdict.noise import beyond
 
 BUFFERED = ("itl_ms", "ttft_ms", "ttft_p99_ms", "chunk_gap_p99_ms")
@@ -52,9 +52,7 @@ def compare(metric: Metric, cell: Cell, attempts: Sequence[Measurement], gate: G
         n=len(runs),
         weak=tolerance.weak,
         gated=tolerance.gated,
-        verdict=_side(metric, measured, baseline, tolerance.fraction)
-        if tolerance.gated
-        else "observed",
+        verdict=_verdict(metric, cell, measured, baseline, tolerance, gate),
         why=tolerance.why,
     )
 
@@ -85,6 +83,21 @@ def _excuse(metric: Metric, measurement: Measurement) -> str:
         return "not measurable: buffered"
     cold = measurement.phase == "decode" and measurement.ttft_warm is False
     return "not warm" if cold and metric.name in TTFT else ""
+
+
+def _verdict(
+    metric: Metric,
+    cell: Cell,
+    measured: float,
+    baseline: float,
+    tolerance: Tolerance,
+    gate: Gate,
+) -> Literal["ok", "worse", "better", "observed"]:
+    """A metric too noisy to be gated says nothing within its noise; a fall beyond even that is
+    one all the same, at the same chance of error."""
+    side = _side(metric, measured, baseline, tolerance.fraction)
+    fell = side == "worse" and tolerance.fraction is not None and gate.gates(metric, cell)
+    return side if tolerance.gated or fell else "observed"
 
 
 def _side(

@@ -109,7 +109,8 @@ def _judge_values(record: CellRecord, cell: Cell, gate: Gate) -> CellRecord:
         outcome = Outcome.REGRESSED
     elif by["better"]:
         outcome = Outcome.IMPROVED
-    elif any(c.gated for c in compared):
+    elif any(c.gated and c.metric == HEADLINE[cell.phase] for c in compared):
+        # TTFT alone, say, cannot vouch for a cell whose speed nobody could judge
         return _with(record, Outcome.PASS, "")
     else:
         outcome = Outcome.UNGATED

@@ -9,7 +9,17 @@ from pytest_llmperf.grid import Cell
 from pytest_llmperf.result import Capacity, Measurement, Notice, Outcome
 from pytest_llmperf.settings import Settings
 from pytest_llmperf.verdict import Gate, fails, judge, needs_confirmation
-from tests.verdict.build import CELL, GRID, PREFILL, gate, measured, speeds, stored, verdict_of
+from tests.verdict.build import (
+    CELL,
+    GRID,
+    PREFILL,
+    TRUTH,
+    gate,
+    measured,
+    speeds,
+    stored,
+    verdict_of,
+)
 
 
 def over_capacity(cell: Cell = CELL) -> Measurement:
@@ -171,6 +181,27 @@ def test_an_invalid_attempt_fails_with_its_reason_and_is_not_compared(
         assert "2 of 16 requests failed: boom" in record.message
         assert record.comparisons == []
         assert record.measurement == attempts[-1]
+
+
+def test_a_first_token_in_time_does_not_vouch_for_the_speed() -> None:
+    """Half as fast, in a window too short to know its error: not judged, so not passed."""
+    attempt = measured(speed=0.5, ttft_ms=TRUTH["decode"]["ttft_ms"], std_errors={})
+    record = judge(CELL, [attempt], gate())
+    assert record.outcome is Outcome.UNGATED
+    assert any(c.gated and c.metric == "ttft_ms" for c in record.comparisons)
+
+
+@pytest.mark.parametrize(("speed", "outcome"), [(0.5, "REGRESSED"), (0.9, "UNGATED")])
+def test_a_fall_beyond_even_a_large_noise_is_one(speed: float, outcome: str) -> None:
+    """A noise of a third is too large to gate on, and too small to explain a half."""
+    errors = {name: 0.09 * TRUTH["decode"][name] for name in ("total_tok_s", "itl_ms", "steps_s")}
+    attempts = [measured(speed=speed, std_errors=errors)] * 3
+    record = judge(CELL, attempts, gate())
+    assert record.outcome.value == outcome
+    (total,) = [c for c in record.comparisons if c.metric == "total_tok_s"]
+    assert not total.gated
+    assert total.tolerance is not None
+    assert 0.15 < total.tolerance < 0.5
 
 
 def test_a_cell_without_a_judged_metric_is_ungated() -> None:
