@@ -11,7 +11,7 @@ from typing import Literal
 
 from pytest_llmperf.grid import Cell, format_tokens
 from pytest_llmperf.redact import redact_all
-from pytest_llmperf.report.cells import headline, status
+from pytest_llmperf.report.cells import status
 from pytest_llmperf.report.numbers import count
 from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
 
@@ -204,26 +204,14 @@ class View:
         # too good to be true is no failure, so nothing else would tell of it
         notes += [f"{r.cell}: {note}" for r in self.having(Outcome.IMPROVED) for note in r.notes]
         notes += run.server.notes if run.server else []
-        if unjudged := self._unjudged:
-            notes.append(unjudged)
+        if self.having(Outcome.UNGATED):
+            notes.append("ungated: the speed was too noisy to judge; a longer --llm-duration helps")
         if run.stale:
             notes.append(
                 f"Stale: {', '.join(run.stale)} in the baseline, no longer in the grid; "
                 "--llm-prune deletes."
             )
         return notes
-
-    @property
-    def _unjudged(self) -> str:
-        """Passes that tok/s had no part in, so that they are not taken for more."""
-        judged = [(record.cell, headline(record)) for record in self.having(Outcome.PASS)]
-        loose = [cell for cell, tok_s in judged if tok_s and not tok_s.gated]
-        if not loose:
-            return ""
-        return (
-            f"not-judged: tok/s of {len(loose)} of {count(len(judged), 'passed cell')}, too noisy "
-            f"in so short a window: {', '.join(loose)}; a longer --llm-duration lessens the noise"
-        )
 
     # The matrix
 
