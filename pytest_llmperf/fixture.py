@@ -11,7 +11,7 @@ from pytest_llmperf.metrics import METRICS
 
 if TYPE_CHECKING:
     from pytest_llmperf.result import CellRecord, Measurement
-    from pytest_llmperf.session import Run
+    from pytest_llmperf.run.session import Run
     from pytest_llmperf.verdict import MatrixVerdict
 
 

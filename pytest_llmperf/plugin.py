@@ -9,13 +9,13 @@ import pytest
 
 from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.options import add_options, claim_short_name
-from pytest_llmperf.selection import Selection, run_of
-from pytest_llmperf.signals import end_on_sigterm, undisturbed
-from pytest_llmperf.workers import OUTPUT, Gathered, make_scheduler
+from pytest_llmperf.run.selection import Selection, run_of
+from pytest_llmperf.run.signals import end_on_sigterm, undisturbed
+from pytest_llmperf.run.workers import OUTPUT, Gathered, make_scheduler
 
 if TYPE_CHECKING:
     from pytest_llmperf.fixture import Llm, Matrix
-    from pytest_llmperf.series import Series
+    from pytest_llmperf.run.series import Series
 
 SELECTION = pytest.StashKey[Selection]()
 GATHERED = pytest.StashKey[Gathered]()
@@ -70,7 +70,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     items = selection.ours(session.items)
     if not items or config.option.collectonly:
         return
-    from pytest_llmperf.series import Series
+    from pytest_llmperf.run.series import Series
 
     series = config.stash[SERIES] = Series(selection, items)
     config.add_cleanup(end_on_sigterm())
@@ -162,7 +162,7 @@ def pytest_terminal_summary(
     series, gathered = config.stash.get(SERIES, None), config.stash.get(GATHERED, None)
     runs = series.runs if series else [gathered] if gathered and gathered.final else []
     if runs:
-        from pytest_llmperf.summary import write_github, write_summary
+        from pytest_llmperf.run.summary import write_github, write_summary
 
         for run in runs:
             write_summary(run, terminalreporter)

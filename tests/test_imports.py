@@ -11,18 +11,16 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 
 LAYERS: tuple[set[str], ...] = (
-    {"__init__", "errors", "grid", "redact", "guard", "signals"},
+    {"__init__", "errors", "grid", "redact"},
     {"metrics", "settings", "result", "estimate"},
     {"stats", "capacity", "options", "baseline"},
-    {"client", "verdict", "resolve", "report", "sim", "telemetry"},
-    {"engines", "update", "init", "selection", "serve", "lock", "isolation", "workers"},
+    {"client", "verdict", "resolve", "report", "sim"},
+    {"engines", "update", "init"},
     {"compare"},
-    {"measure", "connect"},
-    {"progress", "reach"},
-    {"session"},
-    {"versus"},
-    {"startup"},
-    {"series", "summary", "fixture"},
+    {"measure"},
+    {"server", "progress"},
+    {"run"},
+    {"fixture"},
     {"plugin", "cli"},
 )
 """Lowest first. A unit (a module or subpackage) imports from lower layers only. A new one needs a
@@ -37,7 +35,7 @@ ONLY: dict[str, set[str]] = {
 }
 """Units that may use no more than this: pure ones, and those that must stand alone."""
 
-LIGHT = ("plugin", "options", "selection", "resolve", "grid", "settings", "metrics", "errors")
+LIGHT = ("plugin", "options", "run.selection", "resolve", "grid", "settings", "metrics", "errors")
 """Loaded with every pytest run, ours or not."""
 
 HEAVY = {"asyncio", "httpx", "httptools", "jinja2", "numpy", "pydantic", "rich", "uvicorn", "yaml"}

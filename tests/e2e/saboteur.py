@@ -20,11 +20,11 @@ def pytest_configure() -> None:
     step, pid, number = os.environ["LLMPERF_SABOTAGE"].split()
     strike = Strike(int(pid) or os.getpid(), int(number))
     if step == "start":
-        _before("pytest_llmperf.reach", "start", lambda *_: strike(0.2))
+        _before("pytest_llmperf.server.reach", "start", lambda *_: strike(0.2))
     elif step == "connect":
-        _before("pytest_llmperf.reach", "connect", lambda *_: strike())
+        _before("pytest_llmperf.server.reach", "connect", lambda *_: strike())
     elif step == "finish":
-        _before("pytest_llmperf.session", "Run.finish", lambda *_: strike(0))
+        _before("pytest_llmperf.run.session", "Run.finish", lambda *_: strike(0))
     else:
         phase, step = step.split(":")
         for module, cell in (("decode", "DecodeCell"), ("prefill", "PrefillCell")):

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-import pytest_llmperf.reach as reach
+import pytest_llmperf.server.reach as reach
 from pytest_llmperf.client.api import ServerApi
-from pytest_llmperf.lock import ServerLock
+from pytest_llmperf.server.lock import ServerLock
 from tests.e2e.project import ROOT, SMALL, models, says
 from tests.support.scripted import Handler, ScriptedServer
 

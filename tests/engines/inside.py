@@ -13,7 +13,6 @@ import pytest
 
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.connect import Connected, connect
 from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.engines.prometheus import parse
 from pytest_llmperf.grid import Cell
@@ -21,6 +20,7 @@ from pytest_llmperf.measure import measurer
 from pytest_llmperf.measure.decode import DecodeCell, Recording
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.result import Measurement
+from pytest_llmperf.server.connect import Connected, connect
 from pytest_llmperf.settings import Connection, Timing, Workload
 
 T = TypeVar("T")

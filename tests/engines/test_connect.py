@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import pytest_llmperf.connect as connecting
+import pytest_llmperf.server.connect as connecting
 from pytest_llmperf.client.http import Unreachable
-from pytest_llmperf.connect import Connected, connect
 from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.server.connect import Connected, connect
 from tests.engines.fake import FakeApi, capture, models, run
 
 LOADING = (

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import pytest_llmperf.engines.page as paging
 from pytest_llmperf.client.api import ServerApi
-from pytest_llmperf.connect import connect
 from pytest_llmperf.engines.cards import Card, read_cards
 from pytest_llmperf.engines.detect import ENGINES, detect
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import MetricsPage
 from pytest_llmperf.engines.vllm import Vllm
+from pytest_llmperf.server.connect import connect
 from pytest_llmperf.settings import Connection
 from tests.engines.fake import FakeApi, models, run
 from tests.support.scripted import Reply, Request, ScriptedServer

@@ -14,7 +14,7 @@ import pytest
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.client.loop import run
 from pytest_llmperf.errors import ConfigError, ServerUnusable
-from pytest_llmperf.serve import ServerProcess, place, split
+from pytest_llmperf.server.serve import ServerProcess, place, split
 from pytest_llmperf.sim.parameters import parse_spec, with_seed
 from tests.e2e.project import alive, eventually, started
 from tests.gate.project import GRID, SHORT, words
@@ -179,7 +179,7 @@ def test_the_guard_passes_the_exit_code_on(tmp_path: Path) -> None:
     """As a shell does: 128 and the signal for one that was killed."""
     for code, expected in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)):
         guard = subprocess.Popen(
-            [PYTHON, "-m", "pytest_llmperf.guard", PYTHON, "-c", code], stdin=subprocess.PIPE
+            [PYTHON, "-m", "pytest_llmperf.server.guard", PYTHON, "-c", code], stdin=subprocess.PIPE
         )
         assert guard.wait(10) == expected
         assert guard.stdin is not None

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.series import Series
+from pytest_llmperf.run.series import Series
+from pytest_llmperf.run.workers import own_url
 from pytest_llmperf.settings import Settings
-from pytest_llmperf.workers import own_url
 
 
 def worker(name: str) -> Any:

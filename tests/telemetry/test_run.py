@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CONFTEST = """
 import sys
-import pytest_llmperf.startup as startup
-from pytest_llmperf.telemetry import open_telemetry
+import pytest_llmperf.run.startup as startup
+from pytest_llmperf.server.telemetry import open_telemetry
 from tests.telemetry.nvml import FakeGpu, FakeNvml
 
 # the simulator has no GPU, so a run against it looks for none

@@ -7,9 +7,9 @@ import pytest
 from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.redact import redact
 from pytest_llmperf.report.json import dumps
-from pytest_llmperf.selection import Selection, run_of
-from pytest_llmperf.session import Run
-from pytest_llmperf.startup import start_run
+from pytest_llmperf.run.selection import Selection, run_of
+from pytest_llmperf.run.session import Run
+from pytest_llmperf.run.startup import start_run
 
 
 class Series:

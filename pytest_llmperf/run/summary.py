@@ -12,8 +12,8 @@ from pytest_llmperf.report.terminal import render
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_llmperf.session import Run
-    from pytest_llmperf.workers import Gathered
+    from pytest_llmperf.run.session import Run
+    from pytest_llmperf.run.workers import Gathered
 
 
 def write_summary(run: Run | Gathered, terminal: pytest.TerminalReporter) -> None:

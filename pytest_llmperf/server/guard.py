@@ -1,4 +1,4 @@
-"""Runs a command, and ends its whole process group when stdin ends: ``-m pytest_llmperf.guard``.
+"""``-m pytest_llmperf.server.guard``: runs a command, and ends its process group with stdin.
 
 The pipe on stdin is held by the process that wants the command. However that process ends, killed
 included, the pipe closes and nothing is left running. Standard library only: it starts at once.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.loop import run
-from pytest_llmperf.connect import Connected, connect
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.lock import ServerLock
 from pytest_llmperf.options import Values
 from pytest_llmperf.resolve import read_connection
-from pytest_llmperf.serve import READY_S, ServerProcess, place
+from pytest_llmperf.server.connect import Connected, connect
+from pytest_llmperf.server.lock import ServerLock
+from pytest_llmperf.server.serve import READY_S, ServerProcess, place
 from pytest_llmperf.settings import Connection, Settings
 from pytest_llmperf.sim.parameters import is_spec, with_seed
 from pytest_llmperf.sim.process import start

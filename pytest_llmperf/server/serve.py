@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pytest_llmperf import guard
 from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.redact import redact
+from pytest_llmperf.server import guard
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.result import CellRecord, Measurement
-from pytest_llmperf.session import Run
+from pytest_llmperf.run.session import Run
 from pytest_llmperf.verdict import MatrixVerdict
 from pytest_llmperf.verdict.ab import (
     CONFIRMATIONS,

@@ -16,7 +16,6 @@ from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.http import list_secrets
 from pytest_llmperf.errors import ConfigError, ServerDied, ServerUnusable
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.isolation import run_apart
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.progress.show import Show
 from pytest_llmperf.redact import UNMISTAKABLE, redact, redact_all
@@ -31,9 +30,10 @@ from pytest_llmperf.result import (
     ServerInfo,
     Status,
 )
-from pytest_llmperf.serve import ServerProcess
+from pytest_llmperf.run.isolation import run_apart
+from pytest_llmperf.server.serve import ServerProcess
+from pytest_llmperf.server.telemetry import Telemetry
 from pytest_llmperf.settings import Connection, Settings
-from pytest_llmperf.telemetry import Telemetry
 from pytest_llmperf.verdict import (
     Gate,
     MatrixVerdict,

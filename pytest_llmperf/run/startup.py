@@ -24,20 +24,20 @@ from pytest_llmperf.measure.text import text_hash
 from pytest_llmperf.options import Values, list_given
 from pytest_llmperf.progress.board import Board, spell
 from pytest_llmperf.progress.show import Show, choose_view
-from pytest_llmperf.reach import Reached, reach
 from pytest_llmperf.redact import redact
 from pytest_llmperf.report.numbers import count
 from pytest_llmperf.resolve import REPORT_DIR, read_settings
 from pytest_llmperf.result import Notice, RunSettings, ServerInfo
-from pytest_llmperf.selection import Selection, cell_of, run_of
-from pytest_llmperf.session import Run
+from pytest_llmperf.run.selection import Selection, cell_of, run_of
+from pytest_llmperf.run.session import Run
+from pytest_llmperf.run.versus import PairedRun
+from pytest_llmperf.run.workers import own_url, worker_id
+from pytest_llmperf.server.reach import Reached, reach
+from pytest_llmperf.server.telemetry import Telemetry, open_telemetry
 from pytest_llmperf.settings import METHOD, Settings
 from pytest_llmperf.sim.parameters import is_spec
-from pytest_llmperf.telemetry import Telemetry, open_telemetry
 from pytest_llmperf.verdict import Gate
 from pytest_llmperf.verdict.ab import PAIRS, PairGate
-from pytest_llmperf.versus import PairedRun
-from pytest_llmperf.workers import own_url, worker_id
 
 NO_URL = """no server to measure. Give one:
   --llm-url http://host:port   an OpenAI-compatible server

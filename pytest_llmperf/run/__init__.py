@@ -1,0 +1,1 @@
+"""One run of pytest: what is selected, the run itself, its start and its end."""

@@ -1,0 +1,1 @@
+"""The server under test: reaching it, starting it, watching its machine."""
