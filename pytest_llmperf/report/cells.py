@@ -122,6 +122,14 @@ def comparison_texts(comparison: Comparison) -> tuple[str, str, str, str, str]:
     )
 
 
+def attempt_texts(record: CellRecord, comparison: Comparison) -> str:
+    """The metric's value in each attempt; empty for a cell that was measured once."""
+    if len(record.attempts) < 2:
+        return ""
+    kind = metric(comparison)
+    return ", ".join(number(one.value(kind.name), kind.digits) for one in record.attempts)
+
+
 def verdict_note(comparison: Comparison) -> str:
     """The verdict on one metric with what qualifies it: ``worse``, ``ok, weak``, ``observed``."""
     words = comparison.verdict + (", weak" if comparison.weak and comparison.gated else "")

@@ -231,6 +231,7 @@ def _environment() -> Environment:
     )
     environment.filters["tokens"] = format_tokens
     environment.globals.update(
+        attempt_texts=cells.attempt_texts,
         cell_charts=_cell_charts,
         change=numbers.change,
         columns=cells.COLUMNS,

@@ -10,6 +10,7 @@ from pytest_llmperf.grid import Cell, format_tokens
 from pytest_llmperf.report.cells import (
     COLUMNS,
     STATUSES,
+    attempt_texts,
     comparison_texts,
     headline,
     reasons,
@@ -109,9 +110,6 @@ def _failures(view: View, rerun: str | None) -> str:
         parts.append(f"**{record.outcome.value}** `{record.cell}`" + _because(record))
         if record.comparisons:
             parts.append(_comparison_table([record]))
-        if len(record.attempts) > 1:
-            tries = ", ".join(number(speed(attempt)) for attempt in record.attempts)
-            parts.append(f"tok/s of the {len(record.attempts)} attempts: {tries}")
     command = view.rerun_command if rerun is None else rerun
     if command:
         parts.append("Measure the failed cells again:")
@@ -208,13 +206,23 @@ def _comparisons(view: View) -> str:
 
 
 def _comparison_table(records: Iterable[CellRecord], *, named: bool = False) -> str:
+    heads = [
+        *(("Cell",) if named else ()),
+        *("Metric", "Baseline", "Measured", "Change", "Tolerance", "Attempts", "Baseline runs"),
+        "Verdict",
+    ]
     rows = [
-        [*([record.cell] if named else []), *comparison_texts(c), str(c.n), verdict_note(c)]
+        [
+            *((record.cell,) if named else ()),
+            *comparison_texts(c),
+            attempt_texts(record, c),
+            str(c.n),
+            verdict_note(c),
+        ]
         for record in records
         for c in record.comparisons
     ]
-    heads = ["Metric", "Baseline", "Measured", "Change", "Tolerance", "Baseline runs", "Verdict"]
-    return _table(["Cell", *heads] if named else heads, rows, "l" * named + "lrrrrrl")
+    return _table(heads, rows, "l" * named + "lrrrrrrl")
 
 
 def _attempts(view: View) -> str:

@@ -192,6 +192,12 @@ def test_regressions_come_first_with_the_command_that_measures_them_again(page: 
     assert "Measure the failed cells again" not in render([published_run()])
 
 
+def test_a_failed_cell_that_was_measured_again_shows_every_attempt(page: str) -> None:
+    failures = page.split("Regressions and failures</h2>")[1].split("<h2")[0]
+    assert ">769.0, 771.3, 766.2</td>" in failures
+    assert failures.count(">Attempts<") == 1  # the other failed cells were measured once
+
+
 def test_a_full_matrix_is_under_three_megabytes(page: str) -> None:
     """With three attempts, a long window and 128 requests in every cell that was measured."""
     run = troubled_run()
