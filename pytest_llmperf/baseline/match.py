@@ -23,6 +23,15 @@ SETTINGS = (
 NO_ENGINE = "openai"
 """What an endpoint is called that does not tell its engine: ``engines.generic``."""
 
+_WORDS = {
+    "gpu": "GPU",
+    "gpu_count": "number of GPUs",
+    "max_tokens": "output length",
+    "extra_body": "extra body",
+    "text_hash": "reference text",
+}
+"""Fields whose names are not words."""
+
 _VENDOR = re.compile(r"^(nvidia|amd|intel)\s+(geforce\s+)?")
 
 
@@ -54,6 +63,18 @@ class Matching:
             "Use the profile of this machine (--hardware), start a new one with a new name and "
             "--update-baselines, or add --llm-allow-mismatch to measure and compare nothing."
         )
+
+    def describe_unverified(self) -> str:
+        """What could not be checked, by the side that does not say; empty when all could."""
+        parts = []
+        for side, what in (
+            ([f for f in self.unverified if f.seen is None], "not seen; --llm-run-info tells it"),
+            ([f for f in self.unverified if f.seen is not None], "not in the baseline"),
+        ):
+            if side:
+                names = ", ".join(_WORDS.get(fact.field, fact.field) for fact in side)
+                parts.append(f"{names} ({what})")
+        return "; ".join(parts)
 
 
 def compare(

@@ -225,11 +225,9 @@ def _check_match(
             raise ConfigError(matching.explain(profile.baseline.hardware.profile))
         facts = "; ".join(str(fact) for fact in matching.mismatches)
         notices.append(Notice(code="mismatch", text=f"{facts}; nothing is compared"))
-    if matching.unverified:
-        names = ", ".join(fact.field for fact in matching.unverified)
-        notices.append(
-            Notice(code="unverified", text=f"not checked, as one side does not say: {names}")
-        )
+    unverified = matching.describe_unverified()
+    if unverified and not server.simulated:  # a simulator has no GPU, and says it is one
+        notices.append(Notice(code="unverified", text=unverified))
     return notices, not matching.mismatches
 
 

@@ -40,6 +40,7 @@ def fields(facts: Any) -> set[str]:
 
 def test_all_agrees_though_duration_capacity_mode_and_grid_differ() -> None:
     assert judge() == Matching((), ())
+    assert judge().describe_unverified() == ""
 
 
 @pytest.mark.parametrize(
@@ -93,6 +94,9 @@ def test_what_cannot_be_seen_is_unverified() -> None:
     matching = judge(facts={}, engine=Generic.name)
     assert not matching.mismatches
     assert fields(matching.unverified) == {"gpu", "gpu_count", "engine"}
+    assert matching.describe_unverified() == (
+        "GPU, number of GPUs, engine (not seen; --llm-run-info tells it)"
+    )
     assert fields(judge(facts={"engine": "sglang"}, engine=Generic.name).mismatches) == {"engine"}
 
 
@@ -104,6 +108,10 @@ def test_what_the_baseline_does_not_know_is_unverified_and_shown() -> None:
     settings = {"endpoint", "sampling", "extra_body", "text_hash"}
     assert fields(matching.unverified) == {"gpu", "gpu_count", *settings}
     assert "text_hash: baseline unknown, here abc" in map(str, matching.unverified)
+    assert matching.describe_unverified() == (
+        "GPU, number of GPUs (not seen; --llm-run-info tells it); "
+        "endpoint, sampling, extra body, reference text (not in the baseline)"
+    )
 
 
 def test_what_the_baseline_does_not_ask_for_is_not_mentioned() -> None:
