@@ -98,7 +98,32 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class SimParameters:
+class Variation:
+    """How one run of the engine differs from its profile; the defaults change nothing."""
+
+    seed: int = 0
+    speed: float = 1.0
+    """Factor on the speed of everything: steps, prefill and host work."""
+    decode_speed: float = 1.0
+    prefill_speed: float = 1.0
+    slow_ctx: tuple[Slow, ...] = ()
+    """On decode steps whose sequences hold so many tokens on average."""
+    slow_conc: tuple[Slow, ...] = ()
+    """On decode steps over so many sequences."""
+    noise: float = 0.0
+    """Standard deviation of decode, prefill and host speed between runs, as a fraction; one draw
+    for each seed."""
+    acceptance: float = 1.0
+    """Factor on the draft tokens accepted per step."""
+    kv_tokens: int | None = None
+    slots: int | None = None
+    """Requests running at the same time (vLLM's max-num-seqs)."""
+    max_model_len: int | None = None
+    prefix_cache: bool = True
+
+
+@dataclass(frozen=True)
+class SimParameters(Variation):
     """Everything a spec can say. None leaves it to the profile."""
 
     profile: str | None = None
@@ -107,24 +132,8 @@ class SimParameters:
     model: str | None = None
     """Served model name."""
     api_key: str | None = field(default=None, repr=False)
-    seed: int = 0
-    speed: float = 1.0
-    """Factor on the speed of prefill and decode."""
-    decode_speed: float = 1.0
-    prefill_speed: float = 1.0
-    slow_ctx: tuple[Slow, ...] = ()
-    slow_conc: tuple[Slow, ...] = ()
-    noise: float = 0.0
-    """Standard deviation of speed between runs (of one seed each), as a fraction."""
-    acceptance: float = 1.0
-    """Factor on the draft tokens accepted per step."""
-    kv_tokens: int | None = None
-    slots: int | None = None
-    """Requests running at the same time (vLLM's max-num-seqs)."""
-    max_model_len: int | None = None
     unified: bool = True
     """llama.cpp: the slots share one pool of n_ctx tokens; if not, each has its part of it."""
-    prefix_cache: bool = True
     stream_interval: int = 1
     """Tokens per chunk after the first, at least; vLLM's ``--stream-interval``."""
     queue_limit: int | None = None

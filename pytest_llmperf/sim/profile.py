@@ -12,7 +12,7 @@ from statistics import median
 from pytest_llmperf.baseline.schema import Baseline, CellBaseline
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.sim.cost import HostCost, PrefillCost, StepCost, Surface
-from pytest_llmperf.sim.parameters import Slow
+from pytest_llmperf.sim.parameters import Slow, Variation
 
 
 @dataclass(frozen=True)
@@ -116,28 +116,6 @@ class Correction:
 
 
 @dataclass(frozen=True)
-class Variation:
-    """How one run differs from the profile; factors of 1 change nothing."""
-
-    speed: float = 1.0
-    """On everything: steps, prefill and host work."""
-    decode_speed: float = 1.0
-    prefill_speed: float = 1.0
-    slow_ctx: tuple[Slow, ...] = ()
-    """On decode steps whose sequences hold so many tokens on average."""
-    slow_conc: tuple[Slow, ...] = ()
-    """On decode steps over so many sequences."""
-    noise: float = 0.0
-    """Relative standard deviation of decode, prefill and host speed between runs; one draw each."""
-    acceptance: float = 1.0
-    """On the draft tokens accepted per step."""
-    kv_tokens: int | None = None
-    max_num_seqs: int | None = None
-    max_model_len: int | None = None
-    prefix_cache: bool = True
-
-
-@dataclass(frozen=True)
 class EngineModel:
     """An engine on a machine: everything its scheduler needs to know.
 
@@ -185,10 +163,10 @@ class EngineModel:
         """The longest sequence that a KV cache holds; one block is the engine's own."""
         return (kv_tokens // block_size - 1) * block_size
 
-    def vary(self, variation: Variation, seed: int = 0) -> EngineModel:
+    def vary(self, variation: Variation) -> EngineModel:
         """This engine as one run sees it. A KV cache below one full-length sequence lowers
         max_model_len, as vLLM's automatic mode does."""
-        rng = random.Random(f"run-{seed}")
+        rng = random.Random(f"run-{variation.seed}")
         decode, prefill, host = (
             math.exp(variation.noise * rng.gauss(0.0, 1.0)) * variation.speed for _ in range(3)
         )
@@ -200,7 +178,7 @@ class EngineModel:
                 variation.max_model_len or self.max_model_len,
                 self.largest_sequence(kv_tokens, self.block_size),
             ),
-            max_num_seqs=variation.max_num_seqs or self.max_num_seqs,
+            max_num_seqs=variation.slots or self.max_num_seqs,
             prefix_cache=self.prefix_cache and variation.prefix_cache,
             decode_speed=self.decode_speed * decode * variation.decode_speed,
             prefill_speed=self.prefill_speed * prefill * variation.prefill_speed,

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -23,9 +24,9 @@ from pytest_llmperf.sim.calibrate import calibrate
 from pytest_llmperf.sim.faults import Faults
 from pytest_llmperf.sim.pacer import Pacer
 from pytest_llmperf.sim.parameters import DEFAULT_PROFILE, SimParameters
-from pytest_llmperf.sim.personality_llamacpp import LlamaCpp
-from pytest_llmperf.sim.personality_vllm import Vllm
-from pytest_llmperf.sim.profile import EngineModel, ProfileTables, Variation
+from pytest_llmperf.sim.personalities.llamacpp import LlamaCpp
+from pytest_llmperf.sim.personalities.vllm import Vllm
+from pytest_llmperf.sim.profile import EngineModel, ProfileTables
 from pytest_llmperf.sim.scheduler import Scheduler
 from pytest_llmperf.sim.truth import TruthFile
 from pytest_llmperf.sim.wire import Personality, Served
@@ -61,21 +62,9 @@ def build_engine(parameters: SimParameters, baseline: Baseline) -> EngineModel:
         each = n_ctx if parameters.unified else n_ctx // slots
         max_model_len = min(max_model_len or each, each)
         kv_tokens = n_ctx + (slots + 1) * engine.block_size
-    variation = Variation(
-        speed=parameters.speed,
-        decode_speed=parameters.decode_speed,
-        prefill_speed=parameters.prefill_speed,
-        slow_ctx=parameters.slow_ctx,
-        slow_conc=parameters.slow_conc,
-        noise=parameters.noise,
-        acceptance=parameters.acceptance,
-        kv_tokens=kv_tokens,
-        max_num_seqs=slots,
-        max_model_len=max_model_len,
-        prefix_cache=parameters.prefix_cache,
-    )
+    variation = replace(parameters, kv_tokens=kv_tokens, slots=slots, max_model_len=max_model_len)
     try:
-        engine = engine.vary(variation, parameters.seed)
+        engine = engine.vary(variation)
     except ValueError as problem:
         raise ConfigError(str(problem)) from None
     if engine.max_model_len < _SHORTEST:

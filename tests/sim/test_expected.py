@@ -15,13 +15,12 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.sim.calibrate import calibrate
 from pytest_llmperf.sim.expected import Fit, expected, residuals
-from pytest_llmperf.sim.parameters import Band, Slow
+from pytest_llmperf.sim.parameters import Band, Slow, Variation
 from pytest_llmperf.sim.profile import (
     DecodeRow,
     EngineModel,
     PrefillRow,
     ProfileTables,
-    Variation,
 )
 from pytest_llmperf.sim.scheduler import TooLong
 from tests.sim.engines import HOST_S, STEP_S, flat, small_engine
@@ -194,9 +193,9 @@ def test_lower_acceptance_means_fewer_tokens_per_step_not_slower_steps() -> None
 def test_noise_between_runs_has_the_size_asked_for() -> None:
     """Over 400 runs; the standard error of a standard deviation is then 3.5 % of it."""
     base = small_engine()
-    runs = [base.vary(Variation(noise=0.04), seed).decode_s(1, 100) for seed in range(400)]
+    runs = [base.vary(Variation(noise=0.04, seed=seed)).decode_s(1, 100) for seed in range(400)]
     assert pstdev(runs) / STEP_S == pytest.approx(0.04, rel=0.15)
-    assert base.vary(Variation(noise=0.04), 3) == base.vary(Variation(noise=0.04), 3)
+    assert base.vary(Variation(noise=0.04, seed=3)) == base.vary(Variation(noise=0.04, seed=3))
 
 
 def test_a_cache_below_one_sequence_lowers_the_models_length() -> None:

@@ -1,0 +1,1 @@
+"""Whose words the simulated engine speaks, one file an engine."""
