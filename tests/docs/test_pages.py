@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,15 @@ def test_generated_pages_are_in_step() -> None:
         [sys.executable, "tools/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, f"behind the code: {done.stdout}{done.stderr}"
+
+
+def test_every_warning_is_explained() -> None:
+    """A reader who meets the code of a warning in a report finds it among the metrics."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    sources = (ROOT / "pytest_llmperf").rglob("*.py")
+    codes = {code for path in sources for code in re.findall(r'code="([\w-]+)"', path.read_text())}
+    assert len(codes) > 15
+    assert not [code for code in codes if f"`{code}`" not in page]
 
 
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
