@@ -115,8 +115,8 @@ class Window:
     tokens: float
     chunks: int
     """Arrivals stamped inside."""
-    chunk_tokens: float
-    """Tokens those arrivals brought."""
+    chunk_sizes: Floats
+    """Tokens of each; those of one read together."""
     in_flight: float
     decoding: float
     restarting: float
@@ -150,7 +150,7 @@ def measure_window(streams: Streams, t0: float, t1: float) -> Window:
     """Everything the arrivals say about ``[t0, t1)``."""
     curves = list(_flat(streams))
     restarts = [curve for requests in streams for curve in requests[1:]]
-    chunks, chunk_tokens = _arrived(curves, t0, t1)
+    chunks, sizes = _arrived(curves, t0, t1)
     itls, few = _itls(curves, t0, t1)
     peak, at_peak = _peak([(c.first, c.decoding_end) for c in curves], t0, t1)
     seconds = t1 - t0
@@ -159,7 +159,7 @@ def measure_window(streams: Streams, t0: float, t1: float) -> Window:
         t1=t1,
         tokens=float(bin_tokens(streams, np.array([t0, t1]))[0]),
         chunks=chunks,
-        chunk_tokens=chunk_tokens,
+        chunk_sizes=sizes,
         in_flight=_overlap(((c.sent, c.ended) for c in curves), t0, t1) / seconds,
         decoding=_overlap(((c.first, c.decoding_end) for c in curves), t0, t1) / seconds,
         restarting=_overlap(((c.sent, min(c.first, c.ended)) for c in restarts), t0, t1) / seconds,
@@ -188,15 +188,17 @@ def _inside(curve: Curve, t0: float, t1: float) -> slice:
     return slice(int(low), int(high))
 
 
-def _arrived(curves: Iterable[Curve], t0: float, t1: float) -> tuple[int, float]:
-    events = tokens = 0.0
+def _arrived(curves: Iterable[Curve], t0: float, t1: float) -> tuple[int, Floats]:
+    """How many arrivals there were, and the tokens of each that came at a time of its own."""
+    events, sizes = 0.0, [np.zeros(0)]
     for curve in curves:
         inside = _inside(curve, t0, t1)
         if inside.stop > inside.start:
-            before, last = inside.start - 1, inside.stop - 1
-            events += curve.events[last] - (curve.events[before] if before >= 0 else 0.0)
-            tokens += curve.tokens[last] - (curve.tokens[before] if before >= 0 else 0.0)
-    return round(events), float(tokens)
+            first, last = inside.start, inside.stop - 1
+            events += curve.events[last] - (curve.events[first - 1] if first else 0.0)
+            before = curve.tokens[first - 1] if first else 0.0
+            sizes.append(np.diff(curve.tokens[inside], prepend=before))
+    return round(events), np.concatenate(sizes)
 
 
 def _itls(curves: Iterable[Curve], t0: float, t1: float) -> tuple[tuple[float, ...], bool]:

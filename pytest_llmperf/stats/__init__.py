@@ -3,6 +3,7 @@
 from pytest_llmperf.stats.window import (
     batch_count,
     batch_mean_error,
+    chunk_error,
     confidence_95,
     itl_error,
     median_error,
@@ -12,6 +13,7 @@ from pytest_llmperf.stats.window import (
 __all__ = [
     "batch_count",
     "batch_mean_error",
+    "chunk_error",
     "confidence_95",
     "itl_error",
     "median_error",

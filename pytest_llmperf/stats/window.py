@@ -48,6 +48,18 @@ def batch_mean_error(tokens_per_bin: ArrayLike, bin_s: float, step_s: float) -> 
     return float(rates.std(ddof=1) / math.sqrt(count))
 
 
+def chunk_error(sizes: ArrayLike) -> float:
+    """Relative standard error of a sum of independent chunks of ``sizes`` tokens; 0 for one chunk.
+
+    What speculative decoding gives a step differs from step to step and from stream to stream:
+    hundreds of chunks show that spread more surely than eight batches do.
+    """
+    tokens = np.asarray(sizes, float)
+    if tokens.size < 2 or tokens.mean() <= 0:
+        return 0.0
+    return float(tokens.std(ddof=1) / (tokens.mean() * math.sqrt(tokens.size)))
+
+
 def median_error(values: ArrayLike) -> float | None:
     """Standard error of the median of independent values, from their order statistics.
 

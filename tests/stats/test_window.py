@@ -10,6 +10,7 @@ import pytest
 from pytest_llmperf.stats import (
     batch_count,
     batch_mean_error,
+    chunk_error,
     confidence_95,
     itl_error,
     median_error,
@@ -46,6 +47,21 @@ def test_batches_are_whole_bins_of_five_steps_and_at_most_thirty() -> None:
     assert batch_count(bins=23, bin_s=0.1, step_s=0.05) == 0
     assert batch_count(bins=30_000, bin_s=0.1, step_s=0.05) == 30
     assert batch_count(bins=30, bin_s=0.1, step_s=0.0) == 0
+
+
+def test_chunks_know_the_error_that_few_batches_only_guess() -> None:
+    """Eight streams of 40 speculative steps: both are right on average, one of them every time."""
+    rng = np.random.default_rng(5)
+    sizes = rng.integers(1, 6, (400, 8, 40)).astype(float)
+    rates = sizes.mean(axis=(1, 2))
+    true = rates.std() / rates.mean()
+    by_chunks = np.array([chunk_error(window.ravel()) for window in sizes])
+    by_batches = [batch_mean_error(window.sum(axis=0), 1.0, 1.0) for window in sizes]
+    relative = np.array([error or 0.0 for error in by_batches]) / (8 * rates)
+    assert by_chunks.mean() == pytest.approx(true, rel=0.1)
+    assert by_chunks.min() > 0.85 * true
+    assert relative.min() < 0.5 * true
+    assert chunk_error(np.full(300, 4.0)) == chunk_error([7.0]) == chunk_error([]) == 0.0
 
 
 def test_cut_steps_hide_little_of_a_batch_error() -> None:
