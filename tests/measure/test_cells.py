@@ -248,8 +248,10 @@ def test_a_server_that_hangs_ends_the_cell_at_the_first_token_deadline(
     assert seconds < 5
 
 
-def stalling(after: int) -> Callable[[Request, Reply], Awaitable[None]]:
-    """Sends some tokens of a long answer, then nothing."""
+def ending(
+    words: int, then: Callable[[Reply], Awaitable[None]]
+) -> Callable[[Request, Reply], Awaitable[None]]:
+    """Sends some words of a long answer, one in 20 ms, then does something else."""
     paced = Paced()
 
     async def handle(request: Request, reply: Reply) -> None:
@@ -257,18 +259,21 @@ def stalling(after: int) -> Callable[[Request, Reply], Awaitable[None]]:
             await paced(request, reply)
             return
         await reply.start_stream()
-        for i in range(after):
+        for i in range(words):
             await reply.event({"choices": [{"index": 0, "delta": {"content": f"w{i} "}}]})
             await asyncio.sleep(0.02)
-        await asyncio.sleep(30)
+        await then(reply)
 
     return handle
 
 
 @scene
 async def stalled() -> Measurement:
+    async def stall(reply: Reply) -> None:
+        await asyncio.sleep(30)
+
     timing = replace(QUICK, stall_s=0.4)
-    with measuring(stalling(20), timing=timing) as (measurer, _):  # type: ignore[arg-type]
+    with measuring(ending(20, stall), timing=timing) as (measurer, _):  # type: ignore[arg-type]
         return await measurer.decode(decode())
 
 
@@ -309,21 +314,12 @@ def test_c22_a_measured_request_is_never_tried_again(scenes: dict[str, Any]) -> 
 
 @scene
 async def in_band_error() -> Measurement:
-    paced = Paced()
-
-    async def handle(request: Request, reply: Reply) -> None:
-        if request.json["max_tokens"] == 1:
-            await paced(request, reply)
-            return
-        await reply.start_stream()
-        for i in range(15):
-            await reply.event({"choices": [{"index": 0, "delta": {"content": f"w{i} "}}]})
-            await asyncio.sleep(0.02)
+    async def fail(reply: Reply) -> None:
         await reply.event({"error": {"message": "EngineCore encountered an issue", "code": 500}})
         await reply.event("[DONE]")
         await reply.end_stream()
 
-    with measuring(handle) as (measurer, _):  # type: ignore[arg-type]
+    with measuring(ending(15, fail)) as (measurer, _):  # type: ignore[arg-type]
         return await measurer.decode(decode())
 
 
@@ -336,21 +332,12 @@ def test_an_error_in_a_stream_invalidates_with_the_servers_words(scenes: dict[st
 
 @scene
 async def dies() -> tuple[Measurement, float]:
-    paced = Paced()
-
-    async def handle(request: Request, reply: Reply) -> None:
-        if request.json["max_tokens"] == 1:
-            await paced(request, reply)
-            return
-        await reply.start_stream()
-        for i in range(30):
-            await reply.event({"choices": [{"index": 0, "delta": {"content": f"w{i} "}}]})
-            await asyncio.sleep(0.02)
+    async def die(reply: Reply) -> None:
         reply.abort()
 
     timing = replace(QUICK, duration_s=30.0)
     began = time.monotonic()
-    with measuring(handle, timing=timing) as (measurer, _):  # type: ignore[arg-type]
+    with measuring(ending(30, die), timing=timing) as (measurer, _):  # type: ignore[arg-type]
         return await measurer.decode(decode()), time.monotonic() - began
 
 
