@@ -14,6 +14,7 @@ from pytest_llmperf.baseline.profiles import profile_path
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.http import list_secrets
+from pytest_llmperf.client.isolation import run_apart
 from pytest_llmperf.errors import ConfigError, ServerDied, ServerUnusable
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.measurer import Measurer
@@ -30,7 +31,6 @@ from pytest_llmperf.result import (
     ServerInfo,
     Status,
 )
-from pytest_llmperf.run.isolation import run_apart
 from pytest_llmperf.server.serve import ServerProcess
 from pytest_llmperf.server.telemetry import Telemetry
 from pytest_llmperf.settings import Connection, Settings

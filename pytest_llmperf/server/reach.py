@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.client.api import ServerApi
-from pytest_llmperf.client.loop import run
+from pytest_llmperf.client.isolation import run_apart
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.options import Values
 from pytest_llmperf.resolve import read_connection
@@ -85,14 +86,17 @@ def reach(
         connection = read_connection(values, url)
         closers.callback(ServerLock(connection.url).release)
     api = ServerApi(connection)
-    connecting = connect(
-        api,
-        model=settings.model,
-        engine=settings.engine,
-        wait_s=wait_s,
-        kv_tokens=settings.kv_tokens,
-        run_info=settings.run_info,
-        say=say,
-    )
-    connected = run(connecting if process is None else process.while_alive(connecting))
-    return Reached(url, connection, api, connected, process)
+
+    async def connecting() -> Connected:
+        awaited = connect(
+            api,
+            model=settings.model,
+            engine=settings.engine,
+            wait_s=wait_s,
+            kv_tokens=settings.kv_tokens,
+            run_info=settings.run_info,
+            say=say,
+        )
+        return await (awaited if process is None else process.while_alive(awaited))
+
+    return Reached(url, connection, api, asyncio.run(run_apart(connecting)), process)

@@ -58,15 +58,16 @@ async def chat(request: Request, reply: Reply) -> None:
     await reply.end_stream()
 
 
-def _hear_interrupts() -> None:
-    # these tests may run as a shell's background job, whose children ignore Ctrl-C
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 class Started:
     """``pytest`` in a process group of its own, watched from outside."""
 
-    def __init__(self, folder: Path, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *args: str,
+        env: dict[str, str] | None = None,
+        sigint: signal.Handlers = signal.SIG_DFL,
+    ) -> None:
         self.folder = folder
         self._out = (folder / "stdout.txt").open("wb")
         self.process = subprocess.Popen(
@@ -77,7 +78,8 @@ class Started:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_hear_interrupts,
+            # in any case: these tests may themselves be a background job, which ignores it
+            preexec_fn=lambda: signal.signal(signal.SIGINT, sigint),
         )
 
     @property
@@ -115,9 +117,14 @@ class Started:
 
 
 @contextmanager
-def started(folder: Path, *args: str, env: dict[str, str] | None = None) -> Iterator[Started]:
+def started(
+    folder: Path,
+    *args: str,
+    env: dict[str, str] | None = None,
+    sigint: signal.Handlers = signal.SIG_DFL,
+) -> Iterator[Started]:
     """Start pytest; it is dead afterwards whatever happens."""
-    run = Started(folder, *args, env=env)
+    run = Started(folder, *args, env=env, sigint=sigint)
     try:
         yield run
     finally:

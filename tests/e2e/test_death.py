@@ -253,6 +253,16 @@ def test_an_interrupted_run_ends_in_order(
         assert "llmperf-report/report.html" in run.output
 
 
+def test_sigterm_ends_a_background_job_too(perf: pytest.Pytester) -> None:
+    """A shell's background job ignores SIGINT, and SIGTERM must not become one that is ignored."""
+    env = sabotage("connect", 0, signal.SIGTERM)
+    args = ("-p", "tests.e2e.saboteur", "perf_tests", *GRID, *QUICK, "--llm-url=sim?speed=10")
+    with started(perf.path, *args, env=env, sigint=signal.SIG_IGN) as run:
+        assert run.wait() == 2, run.output
+    assert_clean(run)
+    assert "! KeyboardInterrupt !" in run.output
+
+
 @SLOW
 def test_ctrl_c_in_a_terminal_reaches_the_simulator_too(perf: pytest.Pytester) -> None:
     """The whole process group gets the signal; the end is the same."""

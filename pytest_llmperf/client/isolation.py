@@ -1,7 +1,8 @@
-"""A measurement runs on an event loop of its own, in a thread of its own.
+"""What talks to the server runs on an event loop of its own, in a thread of its own.
 
 Load left over from one cell cannot leak into the next, the test's own loop (its debug mode, its
-other tasks, its fixtures) cannot disturb the stamps, and uvloop is used where it is installed.
+other tasks, its fixtures) cannot disturb the stamps, and uvloop is used where it is installed. A
+signal's KeyboardInterrupt is raised in the main thread: in the midst of uvloop it could be lost.
 """
 
 from __future__ import annotations
