@@ -15,8 +15,8 @@ from pytest_llmperf.errors import ConfigError, LlmPerfError
 if TYPE_CHECKING:
     from pytest_llmperf.result import RunResult
 
-OK, WORSE, BAD_INPUT = 0, 1, 4
-"""Exit codes: as pytest's own for passed, failed and usage error."""
+OK, BAD_INPUT = 0, 4
+"""Exit codes: as pytest's own for passed and usage error."""
 
 _NEXT = """\
 Next, without a server: pytest perf_tests --llm-url sim --hardware rtxpro6k_x4 --llm-duration 3 \

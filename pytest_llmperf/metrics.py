@@ -63,6 +63,9 @@ METRICS: dict[str, Metric] = {
     )
 }  # fmt: skip
 
+HEADLINE: dict[Phase, str] = {"prefill": "prefill_tok_s", "decode": "total_tok_s"}
+"""The speed of a cell: what no valid measurement of its phase lacks."""
+
 
 def metrics_of(phase: Phase) -> list[Metric]:
     """The metrics a cell of this phase can have, in table order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_llmperf.grid import Cell, Phase, format_tokens
-from pytest_llmperf.metrics import METRICS, Metric
+from pytest_llmperf.metrics import HEADLINE, METRICS, Metric
 from pytest_llmperf.report.numbers import MISSING, change, interval, number, percent, with_unit
 from pytest_llmperf.result import CellRecord, Comparison, Measurement, Outcome, Status
 
@@ -15,7 +15,6 @@ STATUSES = {
     Status.INVALID: "Invalid",
     Status.OVER_CAPACITY: "Over capacity",
 }
-_HEADLINE: dict[Phase, str] = {"prefill": "prefill_tok_s", "decode": "total_tok_s"}
 
 
 @dataclass(frozen=True)
@@ -87,13 +86,13 @@ def reasons(record: CellRecord) -> list[str]:
 
 def headline(record: CellRecord) -> Comparison | None:
     """The comparison of the cell's tok/s, if it was compared."""
-    name = _HEADLINE[Cell.parse(record.cell).phase]
+    name = HEADLINE[Cell.parse(record.cell).phase]
     return next((c for c in record.comparisons if c.metric == name), None)
 
 
 def speed(measurement: Measurement) -> float | None:
     """The cell's tok/s: prompt tokens for prefill, output tokens for decode."""
-    return measurement.value(_HEADLINE[measurement.phase])
+    return measurement.value(HEADLINE[measurement.phase])
 
 
 def metric(comparison: Comparison) -> Metric:

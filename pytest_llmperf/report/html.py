@@ -50,7 +50,6 @@ class _Run:
     id: str
     name: str
     view: View
-    rerun: str
     json: Markup
     decode_chart: Chart | None
     prefill_chart: Chart | None
@@ -62,19 +61,17 @@ class _Try:
     measurement: Measurement
 
 
-def render(runs: Sequence[RunResult], rerun: str | None = None, names: Sequence[str] = ()) -> str:
+def render(runs: Sequence[RunResult], names: Sequence[str] = ()) -> str:
     """Return the page for one run, or for several side by side.
 
     Args:
-        rerun: for one run, the command that measures the failed cells again, instead of the
-            derived one.
         names: what to call the runs, e.g. their files; by default A, B, …
     """
     if not runs:
         raise ValueError("no run to report")
     names = names or [chr(ord("A") + i % 26) for i in range(len(runs))]
     shown = [
-        _prepare(View(run), f"r{i}", name, rerun if len(runs) == 1 else None)
+        _prepare(View(run), f"r{i}", name)
         for i, (run, name) in enumerate(zip(runs, names, strict=True), 1)
     ]
     style, script = _text("style.css"), _text("script.js")
@@ -96,14 +93,13 @@ def render(runs: Sequence[RunResult], rerun: str | None = None, names: Sequence[
     return page.lstrip()
 
 
-def _prepare(view: View, id_: str, name: str, rerun: str | None) -> _Run:
+def _prepare(view: View, id_: str, name: str) -> _Run:
     document = json.dumps(view.run.model_dump(mode="json"), allow_nan=False)
     safe = document.replace("<", "\\u003c").replace("\u2028", "\\u2028")
     return _Run(
         id=id_,
         name=name,
         view=view,
-        rerun=view.rerun_command if rerun is None else rerun,
         json=Markup(safe),
         decode_chart=_decode_chart(view),
         prefill_chart=_prefill_chart(view),

@@ -14,10 +14,7 @@ from pydantic_core import ErrorDetails
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.redact import redact_all
-from pytest_llmperf.report.files import write_atomically
 from pytest_llmperf.result import SCHEMA, RunResult
-
-SCHEMA_FILE = Path(__file__).with_name("results.schema.json")
 
 
 def dumps(run: RunResult) -> str:
@@ -28,11 +25,6 @@ def dumps(run: RunResult) -> str:
     """
     document = redact_all(run.model_dump(mode="json"))
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def write(run: RunResult, path: Path) -> None:
-    """Write ``results.json`` atomically; meant to be called after every cell."""
-    write_atomically(path, dumps(run))
 
 
 def read(path: Path) -> RunResult:

@@ -49,17 +49,16 @@ class _Section:
         return f"## {self.title}\n\n{self.body}" if self.title else self.body
 
 
-def render(run: RunResult, rerun: str | None = None, limit_bytes: int | None = None) -> str:
+def render(run: RunResult, limit_bytes: int | None = None) -> str:
     """Return the report.
 
     Args:
-        rerun: the command that measures the failed cells again, instead of the derived one.
         limit_bytes: drop the least needed sections, and say so, until the text (UTF-8) fits.
     """
     view = View(run)
     sections = [
         _Section("", _head(view), 9),
-        _Section("Regressions and failures", _failures(view, rerun), 8),
+        _Section("Regressions and failures", _failures(view), 8),
         _Section("Notes", _bullets(view.notes), 6),
         _Section("Hardware", _facts(view.hardware_facts), 4),
         _Section("Engine", _facts(view.engine_facts), 4),
@@ -104,14 +103,13 @@ def _head(view: View) -> str:
     return "\n\n".join(line.strip() for line in lines if line)
 
 
-def _failures(view: View, rerun: str | None) -> str:
+def _failures(view: View) -> str:
     parts = []
     for record in view.failures:
         parts.append(f"**{record.outcome.value}** `{record.cell}`" + _because(record))
         if record.comparisons:
             parts.append(_comparison_table([record]))
-    command = view.rerun_command if rerun is None else rerun
-    if command:
+    if command := view.rerun_command:
         parts.append("Measure the failed cells again:")
         parts.append(_fenced(command))
     return "\n\n".join(parts)

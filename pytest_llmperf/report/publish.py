@@ -22,10 +22,4 @@ def publish(run: RunResult, name: str, path: Path) -> None:
     Raises:
         OSError: when the file cannot be written; an older one is then left as it was.
     """
-    if name == "html":
-        text = html.render([run])
-    elif name == "json":
-        text = json.dumps(run)
-    else:
-        text = markdown.render(run)
-    write_atomically(path, text)
+    write_atomically(path, _RENDER[name](run))

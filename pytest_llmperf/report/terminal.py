@@ -54,12 +54,11 @@ class Segment(NamedTuple):
 Line = list[Segment]
 
 
-def render(run: RunResult, width: int = 80, rerun: str | None = None) -> list[Line]:
+def render(run: RunResult, width: int = 80) -> list[Line]:
     """Return the summary, one list of segments a line.
 
     Args:
         width: columns of the terminal; a wide matrix is folded to fit.
-        rerun: the command that measures the failed cells again, instead of the derived one.
     """
     view = View(run)
     parts = [
@@ -69,7 +68,7 @@ def render(run: RunResult, width: int = 80, rerun: str | None = None) -> list[Li
         _failures(view),
         _lists(view),
         _notes(view),
-        _closing(view, view.rerun_command if rerun is None else rerun),
+        _closing(view),
     ]
     lines: list[Line] = []
     for part in filter(None, parts):
@@ -197,7 +196,7 @@ def _notes(view: View) -> list[Line]:
     return [_text(f"note: {note}", "yellow") for note in notes]
 
 
-def _closing(view: View, rerun: str) -> list[Line]:
+def _closing(view: View) -> list[Line]:
     lines: list[Line] = []
     if view.records:
         line: Line = []
@@ -209,7 +208,7 @@ def _closing(view: View, rerun: str) -> list[Line]:
     verdict = view.verdict
     colour = {"pass": "green", "fail": "red", "info": "yellow"}[verdict.level]
     lines.append(_text(f"{verdict.headline}. {verdict.detail}".rstrip(), colour, "bold"))
-    if rerun:
+    if rerun := view.rerun_command:
         lines += [_text("Measure the failed cells again:"), _text(f"  {rerun}", "bold")]
     return lines
 

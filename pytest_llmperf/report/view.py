@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable
@@ -277,14 +278,12 @@ class View:
         if updated := self.having(Outcome.UPDATED):
             good = f"{len(updated)} of {total} updated, none failed"
             return Verdict("info", good, f"Baseline {run.profile}.")
-        if not (run.profile or run.against) or not self.compared:
-            why = "no baseline applied"
-            if run.profile is None:
-                why = "no hardware profile was named"
+        outcomes = {record.outcome for record in measured}
+        if outcomes == {Outcome.MEASURED}:
+            why = "no baseline applied" if run.profile else "no hardware profile was named"
             return Verdict("info", f"{total} measured, nothing compared", f"Why: {why}.")
-        if not any(c.gated and c.verdict in ("ok", "better") for r in measured
-                   for c in r.comparisons):  # fmt: skip
-            return Verdict("fail", "Nothing could be judged", "No cell had a gated metric.")
+        if not outcomes & {Outcome.PASS, Outcome.IMPROVED}:
+            return Verdict("fail", "Nothing could be judged", "Every cell is new or too noisy.")
         good = f"No regression in {count(len(measured), 'measured cell')}"
         what = run.against or f"the baseline {run.profile}"
         return Verdict("pass", good, f"Against {what}.")
@@ -310,7 +309,8 @@ class View:
         if self.run.serve:
             command += ["--llm-serve", self.run.serve]
         elif self.run.url:
-            command += ["--llm-url", self.run.url]
+            # of several servers alike, which measured a part each, one measures again
+            command += ["--llm-url", re.split(r",\s*(?=https?://)", self.run.url)[0]]
         if self.run.against:
             command += ["--llm-against", self.run.against]
         if self.run.profile:

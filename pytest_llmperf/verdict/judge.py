@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS, metrics_of
+from pytest_llmperf.metrics import HEADLINE, METRICS, metrics_of
 from pytest_llmperf.result import CellRecord, Comparison, Measurement, Notice, Outcome, Status
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import compare, usable
@@ -14,9 +14,6 @@ from pytest_llmperf.verdict.gate import Gate
 
 SUSPICIOUS = 2.0
 """A metric this many times better than its baseline is more often a fault than a feat."""
-
-HEADLINE = {"prefill": "prefill_tok_s", "decode": "total_tok_s"}
-"""What a valid measurement of a phase cannot be without."""
 
 
 def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> CellRecord:

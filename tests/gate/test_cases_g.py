@@ -11,7 +11,7 @@ import pytest
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.cli import main
 from pytest_llmperf.measure.measurer import Measurer
-from pytest_llmperf.report.json import dumps, read, write
+from pytest_llmperf.report.json import dumps, read
 from pytest_llmperf.result import RunResult, Status
 from tests.gate.project import CELLS, GRID, LAB, SHORT, WIDE, words, write_profile
 
@@ -130,7 +130,7 @@ def test_g13_a_comparison_can_fail(
 ) -> None:
     """`llmperf compare` exits 1 on a regression, by a threshold of each metric's own."""
     path = write_profile(perf, measured, factor)
-    write(measured, perf.path / "now.json")
+    (perf.path / "now.json").write_text(dumps(measured))
     assert main(["compare", str(path), str(perf.path / "now.json"), *WIDE_OF_COMPARE]) == code
 
 

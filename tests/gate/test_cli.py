@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.report.json import write
+from pytest_llmperf.report.json import dumps
 from pytest_llmperf.result import Outcome, RunResult, Status
 from pytest_llmperf.verdict import count
 from tests.gate.project import faster, profile_text
 from tests.support.results import published_run
+
+
+def write(run: RunResult, path: Path) -> None:
+    path.write_text(dumps(run), encoding="utf-8")
 
 
 def run_at(factor: float, **changes: object) -> RunResult:

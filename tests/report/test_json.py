@@ -10,14 +10,17 @@ import pytest
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.report import json as results
+from pytest_llmperf.report.publish import publish
 from pytest_llmperf.result import RunResult
 from tests.support.results import SECRET, published_run, troubled_run
+
+SCHEMA_FILE = Path(results.__file__).with_name("results.schema.json")
 
 
 @pytest.mark.parametrize("run", [published_run(), troubled_run()], ids=["green", "troubled"])
 def test_a_run_comes_back_as_it_was_but_for_its_secrets(run: RunResult, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.json"
-    results.write(run, path)
+    publish(run, "json", path)
     assert SECRET not in path.read_text(encoding="utf-8")
     back = results.read(path)
     assert back.cells == run.cells
@@ -26,11 +29,11 @@ def test_a_run_comes_back_as_it_was_but_for_its_secrets(run: RunResult, tmp_path
 
 def test_the_published_schema_is_in_step_with_the_models() -> None:
     """Run ``python -m pytest_llmperf.report.json`` into the file after changing a model."""
-    assert results.SCHEMA_FILE.read_text(encoding="utf-8") == results.schema_text()
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == results.schema_text()
 
 
 def test_results_satisfy_the_published_schema_and_a_stray_field_does_not() -> None:
-    schema = json.loads(results.SCHEMA_FILE.read_text(encoding="utf-8"))
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     document = json.loads(results.dumps(troubled_run()))
     jsonschema.Draft202012Validator(schema).validate(document)
     document["cells"][0]["speed"] = 1
@@ -41,12 +44,12 @@ def test_results_satisfy_the_published_schema_and_a_stray_field_does_not() -> No
 def test_a_number_that_is_none_never_reaches_the_file(tmp_path: Path) -> None:
     """Also one that slipped past validation: the old file stays whole."""
     path = tmp_path / "results.json"
-    results.write(published_run(), path)
+    publish(published_run(), "json", path)
     before = path.read_bytes()
     run = published_run()
     broken = run.settings.model_copy(update={"duration_s": float("nan")})
     with pytest.raises(ValueError, match="JSON"):
-        results.write(run.model_copy(update={"settings": broken}), path)
+        publish(run.model_copy(update={"settings": broken}), "json", path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -62,7 +65,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
 
     monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(OSError, match="disk gone"):
-        results.write(published_run(), path)
+        publish(published_run(), "json", path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -91,7 +91,8 @@ def test_the_end_is_the_command_that_measures_the_failed_cells_again() -> None:
     assert lines[-1].endswith("--llm-url http://gpu1:8000 --hardware rtxpro6k_x4")
     given = troubled_run().model_copy(update={"options": ["--llm-contexts", "8K, 12K"]})
     assert plain(render(given)).endswith("--hardware rtxpro6k_x4 --llm-contexts '8K, 12K'")
-    assert plain(render(troubled_run(), rerun="pytest --lf")).endswith("\n  pytest --lf")
+    several = troubled_run().model_copy(update={"url": "http://a:1,http://b:2"})
+    assert "--llm-url http://a:1 --hardware" in plain(render(several)).splitlines()[-1]
     assert "again" not in plain(render(published_run()))
 
 
@@ -142,15 +143,13 @@ def test_a_cell_with_two_warnings_of_a_kind_is_named_once() -> None:
 
 def test_a_run_in_which_nothing_is_gated_is_not_called_good() -> None:
     run = published_run()
-    cells = [
-        record.model_copy(
-            update={
-                "comparisons": [c.model_copy(update={"gated": False}) for c in record.comparisons]
-            }
-        )
-        for record in run.cells
-    ]
-    assert "Nothing could be judged" in plain(render(run.model_copy(update={"cells": cells})))
+    for outcome in (Outcome.UNGATED, Outcome.NEW):
+        cells = [
+            r.model_copy(update={"outcome": outcome}) if r.outcome is Outcome.PASS else r
+            for r in run.cells
+        ]
+        text = plain(render(run.model_copy(update={"cells": cells})))
+        assert "Nothing could be judged. Every cell is new or too noisy." in text
 
 
 def test_a_verdict_of_invalid_takes_the_numbers_away() -> None:
