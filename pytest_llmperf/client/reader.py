@@ -20,6 +20,7 @@ _TEXTLESS = 16
 """Tokens that may come without any text: special ones, or the first part of a character."""
 _KEPT_TEXT = 2**20
 _REASON_CHARS = 40
+_ID_CHARS = 200
 _LEARNING = 3
 """Shapes learned in a row without one use, before a stream is left to the parser."""
 
@@ -139,6 +140,8 @@ class ChunkReader:
     def _take_chunk(self, chunk: dict[str, Any]) -> None:
         if _is_error(chunk):
             raise StreamFailed(error_words(chunk))
+        if not self.record.id and isinstance(name := chunk.get("id"), str):
+            self.record.id = name[:_ID_CHARS]
         choices = chunk.get("choices")
         choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
         usage = chunk.get("usage")

@@ -25,6 +25,8 @@ class StreamRecord:
     """The socket write of the request; connection set-up is over by then."""
     headers_at: float | None = None
     status: int | None = None
+    id: str = ""
+    """What the server calls the request, from its first chunk."""
     stamps: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)

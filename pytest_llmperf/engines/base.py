@@ -75,5 +75,6 @@ class Engine(Protocol):
         ...
 
     async def abort(self, request_id: str) -> None:
-        """End one request of ours at once where the engine has a call for it; else do nothing."""
+        """End one request of ours, by the ``id`` of its chunks, where the engine has a call for it;
+        else do nothing. Bounded in time; never raises for a bad answer."""
         ...

@@ -10,16 +10,16 @@ from pytest_llmperf.engines.answers import complaint
 from pytest_llmperf.engines.base import Api
 from pytest_llmperf.errors import ServerUnusable
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 """What is optional is not waited for longer than this."""
 
 
 async def try_get(api: Api, path: str) -> tuple[int, str]:
     """Status and text of something optional; status 0 and the reason without an HTTP answer."""
     try:
-        return await within(_PATIENCE_S, api.get(path))
+        return await within(PATIENCE_S, api.get(path))
     except asyncio.TimeoutError:
-        return 0, f"{path} does not answer within {_PATIENCE_S:.0f} s"
+        return 0, f"{path} does not answer within {PATIENCE_S:.0f} s"
     except ServerUnusable as error:
         return 0, str(error)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmperf.capacity import disbelief
+from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.answers import child, objects, read_object, whole, word
 from pytest_llmperf.engines.base import Gauges, Message
 from pytest_llmperf.engines.generic import Generic
-from pytest_llmperf.engines.page import ask
+from pytest_llmperf.engines.page import PATIENCE_S, ask
 from pytest_llmperf.engines.prometheus import Scrape
 from pytest_llmperf.errors import ServerUnusable
 from pytest_llmperf.result import ServerInfo
@@ -82,10 +84,12 @@ class SgLang(Generic):
         return whole(read_object(text).get("count")) if status == 200 else None
 
     async def abort(self, request_id: str) -> None:
-        """End this request only: without an id SGLang would take ``abort_all``."""
+        """End this request at once: SGLang notices only seconds later that its client has gone.
+        Nothing without an id: it would end all that have one that starts like it."""
         if request_id:
-            with contextlib.suppress(ServerUnusable):
-                await self.api.post("/abort_request", {"rid": request_id, "abort_all": False})
+            body = {"rid": request_id, "abort_all": False}
+            with contextlib.suppress(ServerUnusable, asyncio.TimeoutError):
+                await within(PATIENCE_S, self.api.post("/abort_request", body))
 
     async def _server_info(self) -> dict[str, Any]:
         for path in ("/server_info", "/get_server_info"):

@@ -159,6 +159,7 @@ class DecodeCell:
         finally:
             self._report("close", 0.0)
             records, health = await load.finish()
+            await self._abort(records)
         inside = [s for s in self._watch.scrapes if t0 <= s.asked and s.gauges.at <= t1 + 0.5]
         return Recording(
             records=records,
@@ -193,6 +194,11 @@ class DecodeCell:
             for task in (first, last, ticking):
                 task.cancel()
             await asyncio.gather(first, last, ticking, return_exceptions=True)
+
+    async def _abort(self, records: list[list[StreamRecord]]) -> None:
+        """End the cancelled requests on a server that would take its time to notice."""
+        ids = [r.id for stream in records for r in stream if r.end == "cancelled"]
+        await asyncio.gather(*(self._setup.engine.abort(name) for name in ids))
 
     async def _close(self) -> bool:
         try:

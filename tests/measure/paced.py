@@ -27,7 +27,7 @@ def tokens_of(text: str) -> int:
 
 
 _EVENT = (
-    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
+    b'data: {"id":"r%d","object":"chat.completion.chunk","created":1,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":%s}],"usage":%s}\n\n'
 )
 _USAGE = b'{"prompt_tokens":%d,"completion_tokens":%d}'
@@ -149,6 +149,7 @@ class Paced:
             held.append(
                 _EVENT
                 % (
+                    number,
                     self.text.format(i=made, n=number).encode(),
                     b'"%s"' % reason.encode() if made == wanted else b"null",
                     _USAGE % (usage["prompt_tokens"], made)

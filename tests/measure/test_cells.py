@@ -15,6 +15,9 @@ import pytest
 
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.engines.base import Gauges
+from pytest_llmperf.engines.cards import Card
+from pytest_llmperf.engines.page import MetricsPage
+from pytest_llmperf.engines.sglang import SgLang
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure import validity
 from pytest_llmperf.measure.asking import OVERLAP_TOKENS
@@ -26,6 +29,7 @@ from pytest_llmperf.measure.requests import RequestForm
 from pytest_llmperf.result import Measurement, ServerInfo, Status
 from pytest_llmperf.settings import Connection, Workload
 from tests.measure.paced import (
+    PATH,
     QUICK,
     FakeEngine,
     Paced,
@@ -34,7 +38,7 @@ from tests.measure.paced import (
     quick_threads,
     tokens_of,
 )
-from tests.support.scripted import Reply, Request
+from tests.support.scripted import Reply, Request, ScriptedServer
 
 Scene = Callable[[], Awaitable[Any]]
 SCENES: dict[str, Scene] = {}
@@ -405,6 +409,33 @@ def test_e21_a_cell_waits_for_what_the_one_before_left_running(scenes: dict[str,
     assert (first.status, second.status) == (Status.VALID, Status.VALID)
     assert second.ttft_ms == pytest.approx(20, abs=50)
     assert second.server.running_mean == pytest.approx(1)
+
+
+@scene
+async def aborted_by_id() -> list[Any]:
+    paced, asked = Paced(goes_on=0.5), []
+
+    async def abort(request: Request, reply: Reply) -> None:
+        asked.append(request.json)
+        await reply.respond(200)
+
+    with ScriptedServer({PATH: paced, "/abort_request": abort}) as server:
+        connection = Connection(server.url)
+        api = ServerApi(connection)
+        engine = SgLang(api, Card("m"), MetricsPage(api))
+        info = ServerInfo(engine="sglang", model="m")
+        measurer = Measurer(api, engine, info, connection, Workload(), QUICK)
+        found = await measurer.decode(decode())
+    return [found, asked, paced]
+
+
+def test_e21_a_server_slow_to_notice_is_told_which_requests_to_end(scenes: dict[str, Any]) -> None:
+    """E21: SGLang, which decodes on for 2 s after its client left. Only what ran is named."""
+    found, asked, paced = scenes["aborted_by_id"]
+    assert found.status == Status.VALID
+    streams = [n for n, body in enumerate(paced.bodies) if body["max_tokens"] == 4096]
+    assert sorted(body["rid"] for body in asked) == [f"r{n}" for n in streams]
+    assert not any(body["abort_all"] for body in asked)
 
 
 # Gauges that lie
