@@ -12,7 +12,7 @@ from pathlib import Path
 from pytest_llmperf.metrics import METRICS, Metric
 from pytest_llmperf.options import OPTIONS, Option
 from pytest_llmperf.sim import __main__ as sim
-from pytest_llmperf.sim.parameters import FAULTS
+from pytest_llmperf.sim.parameters import FAULTS, PARAMETERS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -98,6 +98,40 @@ noise than this the metric is shown, not judged. *By option*: `--llm-gate NAME`.
 """
 
 
+def simulator() -> str:
+    """The simulator's parameters."""
+    rows = [(f"`{name}`", _cell(parameter.text)) for name, parameter in PARAMETERS.items()]
+    return f"""\
+# The simulator
+
+{NOTE}
+
+`--llm-url sim`, `sim:PROFILE` or `sim:PROFILE?NAME=VALUE&…` starts an OpenAI-compatible server on
+loopback, in its own process, calibrated from the profile's baseline. It is a model of an engine,
+not a replay: it decides about admission, batching and timing from a scheduler with KV blocks, a
+prefix cache, chunked prefill and preemption. How near it comes to the published numbers is in
+[How good is the simulator?](../explanation/residuals.md). Whatever it shows is stamped *simulated*,
+and goes only into profiles that are marked so.
+
+{_table(("Parameter", ""), rows)}
+
+What is not said is as the profile has it. `slow_ctx`, `slow_conc` and `fault` may be repeated; what
+can go wrong is in [Faults](faults.md). Quote the URL in a shell: it holds `?` and `&`.
+
+For other clients it can be started by itself; every parameter is an option too:
+
+```console
+$ llmperf sim serve rtxpro6k_x4 --port 8000 --seed 7 --fault "error@request:3"
+```
+
+The model beside the numbers of its profile:
+
+```sh
+llmperf sim residuals rtxpro6k_x4
+```
+"""
+
+
 def faults() -> str:
     """The faults of the simulator."""
     rows = [(f"`{kind}`", _cell(what)) for kind, what in FAULTS.items()]
@@ -146,6 +180,7 @@ a median over few requests. The model cannot agree with both, and follows the th
 PAGES: dict[str, Callable[[], str]] = {
     "reference/options.md": options,
     "reference/metric-table.md": metrics,
+    "reference/simulator.md": simulator,
     "reference/faults.md": faults,
     "explanation/residuals.md": residuals,
 }

@@ -30,19 +30,36 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pytest_llmpe
     serve = commands.add_parser(
         "serve",
         help="serve a simulated model",
+        description="serve a simulated model to any client",
+        usage="%(prog)s [PROFILE] [--host HOST] [--port PORT] [--baselines DIR] "
+        "[--PARAMETER VALUE ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="faults: KIND[:VALUE][@WHEN[,WHEN]], WHEN is request:N, request:N+, token:N, "
         "total:N or time:SECONDS\n" + "\n".join(f"  {k:13} {v}" for k, v in FAULTS.items()),
     )
-    serve.add_argument("profile", nargs="?", default=DEFAULT_PROFILE, help="PROFILE[?NAME=VALUE&…]")
-    serve.add_argument("--host", default="127.0.0.1")
-    serve.add_argument("--port", type=int, default=8000, help="0 takes a free one")
-    for name in PARAMETERS:
-        serve.add_argument(f"--{name.replace('_', '-')}", action="append", dest=name, default=[])
-    residuals = commands.add_parser("residuals", help="the model beside its profile's numbers")
-    residuals.add_argument("profile", nargs="?", default=DEFAULT_PROFILE)
+    serve.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
+    serve.add_argument(
+        "--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)"
+    )
+    group = serve.add_argument_group(
+        "parameters", "as in --llm-url: sim:PROFILE?speed=0.9&kv_tokens=1000000"
+    )
+    for name, parameter in PARAMETERS.items():
+        option, text = f"--{name.replace('_', '-')}", parameter.text.replace("%", "%%")
+        group.add_argument(
+            option, action="append", dest=name, default=[], metavar="VALUE", help=text
+        )
+    text = "the model beside its profile's numbers"
+    residuals = commands.add_parser("residuals", help=text, description=text)
     for command in (serve, residuals):
-        command.add_argument("--baselines", type=Path, default=Path("baselines"))
+        command.add_argument(
+            "profile", nargs="?", default=DEFAULT_PROFILE,
+            help="hardware profile that is played (default: %(default)s)",
+        )  # fmt: skip
+        command.add_argument(
+            "--baselines", type=Path, default=Path("baselines"), metavar="DIR",
+            help="your own profiles (default: %(default)s)",
+        )  # fmt: skip
     commands.add_parser("child")  # for process.py: reads what to serve from stdin
     options = parser.parse_args(arguments)
     try:

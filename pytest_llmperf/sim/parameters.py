@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -99,25 +99,21 @@ class Fault:
 
 @dataclass(frozen=True)
 class Variation:
-    """How one run of the engine differs from its profile; the defaults change nothing."""
+    """How one run of the engine differs from its profile; the defaults change nothing.
+
+    What each field means: ``PARAMETERS``.
+    """
 
     seed: int = 0
     speed: float = 1.0
-    """Factor on the speed of everything: steps, prefill and host work."""
     decode_speed: float = 1.0
     prefill_speed: float = 1.0
     slow_ctx: tuple[Slow, ...] = ()
-    """On decode steps whose sequences hold so many tokens on average."""
     slow_conc: tuple[Slow, ...] = ()
-    """On decode steps over so many sequences."""
     noise: float = 0.0
-    """Standard deviation of decode, prefill and host speed between runs, as a fraction; one draw
-    for each seed."""
     acceptance: float = 1.0
-    """Factor on the draft tokens accepted per step."""
     kv_tokens: int | None = None
     slots: int | None = None
-    """Requests running at the same time (vLLM's max-num-seqs)."""
     max_model_len: int | None = None
     prefix_cache: bool = True
 
@@ -128,22 +124,14 @@ class SimParameters(Variation):
 
     profile: str | None = None
     engine: Literal["vllm", "llamacpp"] = "vllm"
-    """Whose wire habits."""
     model: str | None = None
-    """Served model name."""
     api_key: str | None = field(default=None, repr=False)
     unified: bool = True
-    """llama.cpp: the slots share one pool of n_ctx tokens; if not, each has its part of it."""
     stream_interval: int = 1
-    """Tokens per chunk after the first, at least; vLLM's ``--stream-interval``."""
     queue_limit: int | None = None
-    """vLLM: requests beyond so many waiting ones are refused inside a 200 stream."""
     ping: float = 30.0
-    """llama.cpp: seconds of silence after which a keep-alive comment is sent; 0 never."""
     loading: float = 0.0
-    """Seconds after the start during which everything answers 503."""
     truth: str | None = None
-    """File that gets what really happened, a JSON line per request."""
     fault: tuple[Fault, ...] = ()
 
 
@@ -180,19 +168,19 @@ def with_seed(spec: str, more: int) -> str:
 
 
 def parse_parameters(pairs: list[tuple[str, str]], profile: str | None = None) -> SimParameters:
-    """Parameters as name and text. Repeated: fault, slow_ctx, slow_conc.
+    """Parameters as name and text.
 
     Raises:
         ConfigError: as `parse_spec`.
     """
     values: dict[str, Any] = {}
     for key, text in pairs:
-        if key not in _READ:
+        if key not in PARAMETERS:
             raise ConfigError(
-                f"the simulator has no parameter {key!r}; there are {', '.join(sorted(_READ))}"
+                f"the simulator has no parameter {key!r}; there are {', '.join(sorted(PARAMETERS))}"
             )
         try:
-            value = _READ[key](text)
+            value = PARAMETERS[key].read(text)
         except ValueError as exc:
             raise ConfigError(f"simulator parameter {key}={text}: {exc}") from None
         if isinstance(value, tuple):
@@ -286,30 +274,52 @@ def _slow(text: str) -> tuple[Slow, ...]:
     return tuple(slows)
 
 
-_READ: dict[str, Callable[[str], Any]] = {
-    "engine": _engine,
-    "model": _text,
-    "api_key": _text,
-    "seed": int,
-    "speed": _positive,
-    "decode_speed": _positive,
-    "prefill_speed": _positive,
-    "slow_ctx": _slow,
-    "slow_conc": _slow,
-    "noise": _not_negative,
-    "acceptance": _positive,
-    "kv_tokens": _count,
-    "slots": _count,
-    "max_model_len": _count,
-    "unified": _flag,
-    "prefix_cache": _flag,
-    "stream_interval": _count,
-    "queue_limit": _count,
-    "ping": _not_negative,
-    "loading": _not_negative,
-    "truth": _text,
-    "fault": lambda text: (parse_fault(text),),
-}
+@dataclass(frozen=True)
+class Parameter:
+    """How a parameter is read (a ValueError says what it takes), and what it does, for people."""
 
-PARAMETERS: tuple[str, ...] = tuple(f.name for f in fields(SimParameters) if f.name in _READ)
-"""Names a spec may use, in order."""
+    read: Callable[[str], Any]
+    text: str
+
+
+PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
+    {
+        "engine": Parameter(_engine, "whose habits on the wire: vllm (default) or llamacpp"),
+        "model": Parameter(_text, "served name"),
+        "api_key": Parameter(_text, "key that is required of clients"),
+        "seed": Parameter(int, "another seed is another run"),
+        "speed": Parameter(_positive, "factor on the speed of everything; 0.9 is 10 % slower"),
+        "decode_speed": Parameter(_positive, "factor on that of decode alone"),
+        "prefill_speed": Parameter(_positive, "factor on that of prefill alone"),
+        "slow_ctx": Parameter(
+            _slow, "factor on decode at some contexts: 32K:0.9, or from 32K on, 32K+:0.9"
+        ),
+        "slow_conc": Parameter(_slow, "the same by the requests that decode at once: 16+:0.9"),
+        "noise": Parameter(
+            _not_negative, "standard deviation of speed between runs (seeds), as a fraction"
+        ),
+        "acceptance": Parameter(_positive, "factor on the draft tokens accepted per step"),
+        "kv_tokens": Parameter(_count, "size of the KV cache, in tokens"),
+        "slots": Parameter(_count, "requests that decode at once, at most"),
+        "max_model_len": Parameter(_count, "longest context"),
+        "unified": Parameter(
+            _flag, "llama.cpp: 1, the slots share the KV cache (default); 0, each has its part"
+        ),
+        "prefix_cache": Parameter(_flag, "0 switches the prefix cache off"),
+        "stream_interval": Parameter(_count, "tokens per chunk after the first, at least"),
+        "queue_limit": Parameter(
+            _count, "vLLM: requests beyond so many waiting ones are refused inside a 200 stream"
+        ),
+        "ping": Parameter(
+            _not_negative, "llama.cpp: seconds of silence before a keep-alive comment; 0 never"
+        ),
+        "loading": Parameter(
+            _not_negative, "seconds after the start during which everything answers 503"
+        ),
+        "truth": Parameter(_text, "file that gets what really happened, a JSON line per request"),
+        "fault": Parameter(
+            lambda text: (parse_fault(text),), "something that goes wrong: KIND[:VALUE][@WHEN]"
+        ),
+    }
+)
+"""What a spec may say. ``slow_ctx``, ``slow_conc`` and ``fault`` may be repeated."""

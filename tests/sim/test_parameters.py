@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.sim.parameters import Band, Fault, SimParameters, is_spec, parse_spec
+from pytest_llmperf.sim.__main__ import main
+from pytest_llmperf.sim.parameters import (
+    PARAMETERS,
+    Band,
+    Fault,
+    SimParameters,
+    is_spec,
+    parse_spec,
+)
 
 
 def test_a_plain_spec_leaves_everything_to_the_profile() -> None:
@@ -99,6 +108,18 @@ def test_what_is_no_simulator_is_refused() -> None:
     assert not is_spec("simulator")
     with pytest.raises(ConfigError, match="no simulator"):
         parse_spec("http://host")
+
+
+def test_every_field_can_be_said_and_the_help_explains_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert {"profile", *PARAMETERS} == {field.name for field in fields(SimParameters)}
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert not [name for name, parameter in PARAMETERS.items() if parameter.text not in shown]
 
 
 def test_the_key_is_in_no_repr() -> None:
