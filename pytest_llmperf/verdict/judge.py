@@ -31,6 +31,8 @@ def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> Cel
     for number, attempt in enumerate(attempts, start=1):
         if why := fault(attempt):
             which = f"attempt {number} of {len(attempts)}: " if len(attempts) > 1 else ""
+            if worse := _worse_without(cell, attempts, gate, f"left out: {which}{why}"):
+                return worse
             return _with(record, Outcome.INVALID, f"{cell.id} is invalid: {which}{why}", attempt)
         if attempt.status is Status.OVER_CAPACITY:
             return _judge_capacity(record, attempt, gate)
@@ -71,6 +73,26 @@ def fault(attempt: Measurement) -> str:
         if value is not None and not usable(value) and attempt.phase in metric.gated:
             return f"{metric.label} of {value} is no measurement"
     return ""
+
+
+def _worse_without(
+    cell: Cell, attempts: Sequence[Measurement], gate: Gate | None, note: str
+) -> CellRecord | None:
+    """The verdict of the sound attempts, where two or more are left and each is worse by itself:
+    a third that failed makes the cell no better."""
+    sound = [attempt for attempt in attempts if not fault(attempt)]
+    if len(sound) < 2 or any(
+        judge(cell, [attempt], gate).outcome is not Outcome.REGRESSED for attempt in sound
+    ):
+        return None
+    record = judge(cell, sound, gate)
+    return record.model_copy(
+        update={
+            "attempts": list(attempts),
+            "notes": [*record.notes, note],
+            "message": f"{record.message}\n{note}",
+        }
+    )
 
 
 def _judge_capacity(record: CellRecord, unfit: Measurement, gate: Gate | None) -> CellRecord:

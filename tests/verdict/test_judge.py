@@ -183,6 +183,23 @@ def test_an_invalid_attempt_fails_with_its_reason_and_is_not_compared(
         assert record.measurement == attempts[-1]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1)])
+def test_two_slow_attempts_are_worse_whatever_the_third_is(order: tuple[int, ...]) -> None:
+    """Each beyond the tolerance by itself: the invalid one is left out, and told."""
+    given = [measured(speed=0.8), measured(speed=0.82), invalid()]
+    record = judge(CELL, [given[n] for n in order], gate())
+    assert record.outcome is Outcome.REGRESSED
+    assert "left out: attempt" in record.message
+    assert "2 of 16 requests failed: boom" in record.notes[-1]
+    assert len(record.attempts) == 3
+    assert verdict_of(record, "total_tok_s").measured == pytest.approx(0.81 * 1600)
+
+
+def test_one_slow_attempt_and_two_invalid_ones_confirm_nothing() -> None:
+    attempts = [measured(speed=0.8), invalid(), invalid()]
+    assert judge(CELL, attempts, gate()).outcome is Outcome.INVALID
+
+
 def test_a_first_token_in_time_does_not_vouch_for_the_speed() -> None:
     """Half as fast, in a window too short to know its error: not judged, so not passed."""
     attempt = measured(speed=0.5, ttft_ms=TRUTH["decode"]["ttft_ms"], std_errors={})
