@@ -13,7 +13,7 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.measure.events import DoesNotFit, Invalid
 from pytest_llmperf.measure.memory import Memory
 from pytest_llmperf.measure.prompts import ContextTooShort, Prompt
-from pytest_llmperf.measure.requests import named_limit, too_long
+from pytest_llmperf.measure.requests import named_limit, no_room
 from pytest_llmperf.result import Capacity
 from pytest_llmperf.settings import Connection, Timing
 
@@ -22,10 +22,22 @@ OVERLAP_TOKENS = 16
 all in turn."""
 LEAST_SHARE = 0.98
 """A prompt shorter than this share of its context is not a prompt of that context."""
+WARM_SHARE = 0.9
+BLOCK_TOKENS = 128
+"""The largest usual block of a prefix cache; what is beyond a prompt's last full block is worked on
+every time."""
+
+
+def is_warm(cached: float | None, prompt: int | None) -> bool | None:
+    """Whether a prompt was in the server's cache, but for a tenth or one block (which is less than
+    half of any prompt that has a full block); None where the server does not say."""
+    if cached is None or not prompt:
+        return None
+    return cached >= WARM_SHARE * prompt or prompt - cached <= min(BLOCK_TOKENS, prompt / 2)
 
 
 class PromptTooLong(Exception):
-    """The server refused a prompt for its length; the message is the server's."""
+    """The server has no room for a prompt; the message is the server's."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +49,9 @@ class Answer:
     """Seconds from the request to its first token."""
 
     @property
-    def cached_share(self) -> float | None:
-        """Share of the prompt that the server had cached; None where it does not say."""
-        cached, prompt = self.record.cached_tokens, self.record.prompt_tokens
-        return cached / prompt if cached is not None and prompt else None
+    def warm(self) -> bool | None:
+        """Whether the server had the prompt cached; None where it does not say."""
+        return is_warm(self.record.cached_tokens, self.record.prompt_tokens)
 
 
 class Asker:
@@ -67,7 +78,7 @@ class Asker:
         A field that the server rejects is left out, here and from then on.
 
         Raises:
-            PromptTooLong: the server refused it for its length.
+            PromptTooLong: the server has no room for it.
             Invalid: it failed otherwise.
         """
         form = self._memory.form
@@ -85,7 +96,7 @@ class Asker:
                 return Answer(record, first - record.sent_at)
             if form.give_way(record.status, record.error):
                 continue
-            if record.status in (400, 413, 422) and too_long(record.error):
+            if no_room(record.status, record.error):
                 raise PromptTooLong(record.error)
             raise Invalid(f"a single request failed: {record.error}")
 
@@ -115,7 +126,9 @@ class Asker:
                 answer = await self.ask(prompt)
             except PromptTooLong as refusal:
                 if shortened or not self.shorten(context, str(refusal), reserve):
-                    raise DoesNotFit(Capacity(reason=f"the server refuses it: {refusal}")) from None
+                    raise DoesNotFit(
+                        Capacity(reason=f"the server has no room for it: {refusal}")
+                    ) from None
                 shortened = True
                 continue
             counted = answer.record.prompt_tokens
@@ -150,4 +163,4 @@ class Asker:
         except ContextTooShort as error:
             raise Invalid(str(error)) from None
         except PromptTooLong as refusal:
-            raise DoesNotFit(Capacity(reason=f"the server refuses it: {refusal}")) from None
+            raise DoesNotFit(Capacity(reason=f"the server has no room for it: {refusal}")) from None

@@ -18,9 +18,8 @@ from pytest_llmperf.measure.load import Load, Progress
 from pytest_llmperf.measure.memory import Memory
 from pytest_llmperf.measure.prompts import Prompt
 from pytest_llmperf.measure.ramp import Ramp
-from pytest_llmperf.measure.requests import too_long
+from pytest_llmperf.measure.requests import no_room
 from pytest_llmperf.measure.setup import Setup
-from pytest_llmperf.measure.validity import WARM_SHARE
 from pytest_llmperf.result import ClientHealth
 
 _RAMP_S = 20.0
@@ -89,7 +88,8 @@ class DecodeCell:
                 break
             self._memory.shared.pop(self._cell.context, None)
             self._memory.distinct.pop(self._cell.context, None)
-        raise DoesNotFit(self._setup.over_capacity(self._cell, f"the server refuses it: {refusal}"))
+        reason = f"the server has no room for it: {refusal}"
+        raise DoesNotFit(self._setup.over_capacity(self._cell, reason))
 
     # Scout
 
@@ -279,14 +279,14 @@ class _Rate:
 
 
 def _all_warm(answers: list[Answer]) -> bool | None:
-    shares = [share for answer in answers if (share := answer.cached_share) is not None]
-    return min(shares) >= WARM_SHARE if shares else None
+    told = [warm for answer in answers if (warm := answer.warm) is not None]
+    return all(told) if told else None
 
 
 def _refusal(records: list[list[StreamRecord]]) -> str | None:
-    """The words with which the server refused a request for its length."""
+    """The words with which the server said that it has no room for a request."""
     for stream in records:
         for record in stream:
-            if record.status in (400, 413, 422) and too_long(record.error):
+            if record.end == "failed" and no_room(record.status, record.error):
                 return record.error
     return None

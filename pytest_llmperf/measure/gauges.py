@@ -51,15 +51,18 @@ class GaugeWatch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.scrapes: list[Scrape] = []
+        self._answered = False
 
     @property
     def latest(self) -> Gauges | None:
-        return self.scrapes[-1].gauges if self.scrapes else None
+        """The answer to the last scrape; None if there was none: what was before says nothing."""
+        return self.scrapes[-1].gauges if self._answered else None
 
     async def scrape(self) -> Scrape | None:
         """Ask once."""
         asked = time.monotonic()
         gauges = await self._engine.gauges()
+        self._answered = gauges is not None
         if gauges is None:
             return None
         scrape = Scrape(asked, gauges)

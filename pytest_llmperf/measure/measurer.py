@@ -15,7 +15,7 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.identity import find_change
 from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.grid import Cell
-from pytest_llmperf.measure.asking import Asker
+from pytest_llmperf.measure.asking import Asker, is_warm
 from pytest_llmperf.measure.counting import count
 from pytest_llmperf.measure.decode import DecodeCell, Recording
 from pytest_llmperf.measure.events import DoesNotFit, Invalid, Listener
@@ -26,7 +26,6 @@ from pytest_llmperf.measure.requests import RequestForm, UsageMode
 from pytest_llmperf.measure.setup import Setup
 from pytest_llmperf.measure.summary import figures, summarise
 from pytest_llmperf.measure.validity import (
-    WARM_SHARE,
     admitted,
     failure,
     invalid,
@@ -268,16 +267,12 @@ def _last(found: Recording, name: str) -> int | None:
 
 def _warm(found: Recording) -> bool | None:
     """Whether the streams' prompts came from the cache; None where nothing says so."""
-    shares = [
-        record.cached_tokens / record.prompt_tokens
-        for stream in found.records
-        for record in stream
-        if record.cached_tokens is not None and record.prompt_tokens
-    ]
-    if shares:
-        return min(shares) >= WARM_SHARE
+    seen = [is_warm(r.cached_tokens, r.prompt_tokens) for stream in found.records for r in stream]
+    if told := [warm for warm in seen if warm is not None]:
+        return all(told)
     if found.warm is not None:
         return found.warm
     hits = found.whole.rose("prefix_hits") if found.whole else None
     queries = found.whole.rose("prefix_queries") if found.whole else None
-    return hits / queries >= WARM_SHARE if hits is not None and queries else None
+    prompt = _last(found, "prompt_tokens") or found.prompt_target
+    return is_warm(hits / queries * prompt, prompt) if hits is not None and queries else None

@@ -96,7 +96,7 @@ class Ramp:
     def _not_reached(
         self, progress: Progress, limit_s: float, over_capacity: Callable[[str], Capacity]
     ) -> Exception:
-        gauges = self._judged if self._memory.gauge_moves else None
+        gauges = self._watch.latest if self._memory.gauge_moves else None
         admitted = progress.decoding
         if gauges is not None and gauges.running is not None:
             admitted = min(gauges.running, self._concurrency)

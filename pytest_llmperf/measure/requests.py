@@ -19,6 +19,7 @@ _TOO_LONG = re.compile(
     r"context[ _](?:length|size|window)|max_model_len|too long|too many tokens|exceed\w* .*tokens",
     re.IGNORECASE,
 )
+_RAN_OUT = re.compile(r"context[ _](?:length|size|window)\b.*\bexceed", re.IGNORECASE)
 _UNKNOWN_FIELD = re.compile(
     r"unexpected|extra|unknown|unrecogni[sz]ed|not permitted|not allowed|unsupported|invalid field",
     re.IGNORECASE,
@@ -28,6 +29,14 @@ _UNKNOWN_FIELD = re.compile(
 def too_long(words: str) -> bool:
     """Whether a refusal says that prompt and output do not fit the model."""
     return _TOO_LONG.search(words) is not None
+
+
+def no_room(status: int | None, words: str) -> bool:
+    """Whether a failed request says that the server cannot hold it: it was refused for its length,
+    or ended when the KV cache it shared with others had run out (llama.cpp, after HTTP 200)."""
+    if status in (400, 413, 422):
+        return too_long(words)
+    return _RAN_OUT.search(words) is not None
 
 
 def named_limit(words: str) -> int | None:

@@ -13,7 +13,6 @@ from pytest_llmperf.measure.summary import Decoded
 from pytest_llmperf.result import ClientHealth, Notice, ServerInfo
 
 BUSY = 0.98
-WARM_SHARE = 0.9
 _RESTART_GAPS = 0.01
 _DRIFT_SIGMAS = 3.0
 _DRIFT_LEAST = 0.01

@@ -20,7 +20,7 @@ from pytest_llmperf.engines.page import MetricsPage
 from pytest_llmperf.engines.sglang import SgLang
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure import validity
-from pytest_llmperf.measure.asking import OVERLAP_TOKENS
+from pytest_llmperf.measure.asking import OVERLAP_TOKENS, is_warm
 from pytest_llmperf.measure.events import CellProgress
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.memory import Memory
@@ -131,6 +131,34 @@ def test_c10_streams_that_are_not_admitted_are_over_capacity(
     assert found.total_tok_s is None
     assert found.capacity is not None
     assert found.capacity.needs == 4 * (512 + (20 if "turn" in name else 4096))
+
+
+@scene
+async def pool_runs_out() -> Measurement:
+    paced = Paced()
+
+    async def handle(request: Request, reply: Reply) -> None:
+        if request.json["max_tokens"] == 1:
+            await paced(request, reply)
+            return
+        await reply.start_stream()
+        for i in range(30):
+            await reply.event({"choices": [{"index": 0, "delta": {"content": f"w{i} "}}]})
+            await asyncio.sleep(0.02)
+        await reply.event({"error": {"code": 500, "message": "Context size has been exceeded."}})
+        await reply.end_stream()
+
+    with measuring(handle) as (measurer, _):  # type: ignore[arg-type]
+        return await measurer.decode(decode())
+
+
+def test_a_pool_that_runs_out_under_all_streams_is_over_capacity(scenes: dict[str, Any]) -> None:
+    """Slots that share one KV cache: each stream fits, together they do not, as llama.cpp says
+    after HTTP 200. The server cannot hold the cell; it is not broken."""
+    found = scenes["pool_runs_out"]
+    assert found.status == Status.OVER_CAPACITY
+    assert found.reason == "the server has no room for it: Context size has been exceeded."
+    assert found.total_tok_s is None
 
 
 def refuse_above(limit: int) -> Callable[[int, dict[str, Any]], tuple[int, object] | None]:
@@ -524,6 +552,54 @@ def test_metrics_that_are_gone_are_not_waited_for(scenes: dict[str, Any]) -> Non
     assert scenes["metrics_gone"].status == Status.VALID
 
 
+@scene
+async def metrics_gone_in_ramp() -> Measurement:
+    paced, cells = Paced(), []
+    honest, seen = gauges_of(paced), []
+
+    def later(gauges: Gauges) -> Gauges | None:
+        """One of two runs, says the last answer there ever is."""
+        if not gauges.running:
+            return gauges
+        seen.append(gauges)
+        return replace(gauges, running=1, waiting=1) if len(seen) == 1 else None
+
+    with measuring(paced, engine=after(cells, honest, later)) as (measurer, _):
+        cells.append(await measurer.decode(decode()))
+        return await measurer.decode(decode())
+
+
+def test_a_gauge_from_before_the_metrics_were_gone_decides_nothing(scenes: dict[str, Any]) -> None:
+    """It said that one of two streams waits; then all had tokens, and no more was heard of it."""
+    assert scenes["metrics_gone_in_ramp"].status == Status.VALID
+
+
+@scene
+async def metrics_gone_in_window() -> tuple[Measurement, list[CellProgress]]:
+    paced, events = Paced(), []
+    honest = gauges_of(paced)
+
+    def gauges() -> Gauges | None:
+        inside = [event for event in events if event.step == "window"]
+        return None if inside and inside[-1].elapsed_s > 0.1 else honest()
+
+    engine = FakeEngine(gauges, counts=tokens_of)
+    with measuring(paced, engine=engine, progress=events.append) as (measurer, _):  # type: ignore[arg-type]
+        return await measurer.decode(decode()), events
+
+
+def test_metrics_that_go_in_the_window_leave_no_last_value_standing(
+    scenes: dict[str, Any],
+) -> None:
+    """What the server did in the window is not told by its beginning."""
+    found, events = scenes["metrics_gone_in_window"]
+    assert found.status == Status.VALID
+    assert found.server.generated_tok_s is None
+    waiting = [event.waiting for event in events if event.step == "window"]
+    assert waiting[0] == 0
+    assert waiting[-1] is None
+
+
 # Prefill
 
 
@@ -614,6 +690,42 @@ def test_caches_of_single_slots_are_warmed_before_the_streams_start(
     found, paced = scenes["a_cache_for_each_slot"]
     assert found.ttft_warm is True
     assert [body["max_tokens"] for body in paced.bodies] == [1, 1, 16, 16, 16, 16, 4096, 4096]
+
+
+@scene
+async def cached_in_large_blocks() -> Measurement:
+    """vLLM on a CPU: 128 tokens a block."""
+    paced = Paced(cached=lambda seen, prompt: (prompt - 1) // 128 * 128 if seen else 0)
+    with measuring(paced) as (measurer, _):
+        return await measurer.decode(decode(1000))
+
+
+def test_all_but_the_last_block_in_the_cache_is_warm(scenes: dict[str, Any]) -> None:
+    """896 of 1,000 tokens are all that can be."""
+    found = scenes["cached_in_large_blocks"]
+    assert found.cached_tokens < 0.9 * found.prompt_tokens
+    assert found.ttft_warm is True
+
+
+@pytest.mark.parametrize(
+    ("cached", "prompt", "warm"),
+    [
+        (900, 1000, True),
+        (896, 1000, True),
+        (800, 1000, False),
+        (128, 256, True),
+        (3, 60, False),
+        (48, 60, True),
+        (0, 60, False),
+        (None, 1000, None),
+        (900, None, None),
+    ],
+)
+def test_warm_is_all_that_a_cache_of_blocks_can_hold(
+    cached: int | None, prompt: int | None, warm: bool | None
+) -> None:
+    """A chat template's head alone is not."""
+    assert is_warm(cached, prompt) is warm
 
 
 @scene
