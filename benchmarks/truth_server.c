@@ -1,7 +1,7 @@
 /* A server of known pacing: what it sent and when is the truth that clients are judged by.
  *
  * One thread, one epoll loop. A streaming completion gets its first chunk TTFT after the request's
- * last byte was read, and chunk k exactly k steps after that (absolute deadlines, no drift); step 0
+ * last byte came in, and chunk k exactly k steps after that (absolute deadlines, no drift); step 0
  * is a flood that only TCP holds back. Chunks look like vLLM's, about 330 bytes on the wire, one
  * send() each. At SIGTERM the log goes to LOG: for each streaming request the doubles arrival,
  * n, and n stamps taken right before the send (CLOCK_MONOTONIC seconds).
@@ -251,19 +251,34 @@ static void serve(struct conn *conn, const char *head, const char *body, double 
     heap_push(conn->first, conn);
 }
 
+/* When the kernel had what was just read, on the clock of now(). In a burst that is well before this
+   process comes to read it, and clients see that wait. */
+static double received(struct msghdr *message) {
+    struct cmsghdr *note = CMSG_FIRSTHDR(message);
+    if (!note || note->cmsg_type != SCM_TIMESTAMPNS) return now();
+    struct timespec at, wall;
+    memcpy(&at, CMSG_DATA(note), sizeof at);
+    clock_gettime(CLOCK_REALTIME, &wall);
+    return now() - ((wall.tv_sec - at.tv_sec) + 1e-9 * (wall.tv_nsec - at.tv_nsec));
+}
+
 static void receive(struct conn *conn) {
+    double arrival = 0;
     for (;;) {
         conn->in = grown(conn->in, conn->in_len + 65536, &conn->in_room, 1);
-        ssize_t got = recv(conn->fd, conn->in + conn->in_len, conn->in_room - conn->in_len - 1,
-                           MSG_DONTWAIT);
+        char notes[64];
+        struct iovec room = {conn->in + conn->in_len, conn->in_room - conn->in_len - 1};
+        struct msghdr message = {.msg_iov = &room, .msg_iovlen = 1, .msg_control = notes,
+                                 .msg_controllen = sizeof notes};
+        ssize_t got = recvmsg(conn->fd, &message, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
             drop(conn);
             return;
         }
         if (got < 0) break;
         conn->in_len += got;
+        arrival = received(&message);
     }
-    double arrival = now();
     conn->in[conn->in_len] = 0;
     char *end = strstr(conn->in, "\r\n\r\n");
     if (!end) return;
@@ -290,6 +305,7 @@ static void accept_all(int listener) {
     int fd, on = 1;
     while ((fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &on, sizeof on);
         if (step == 0) { /* what a socket hides is in no count of the client's */
             int small = 16384;
             setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
