@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -331,6 +332,69 @@ def test_a_full_disk(perf: pytest.Pytester) -> None:
     for name in ("results.json", "report.html", "report.md"):
         assert f"{name} was not written (No space left on device); exit status 1" in run.output
     assert list((perf.path / "llmperf-report").iterdir()) == []
+
+
+@contextmanager
+def tiny_disk(folder: Path, kib: int) -> Iterator[None]:
+    """A filesystem of so many KiB at this path."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting is not permitted here: {mounted.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_really_full(perf: pytest.Pytester) -> None:
+    """No room for the first report: the kernel says so, in whatever call it likes. What was
+    measured is in the terminal, and there is neither a half file nor a left-over one."""
+    folder = perf.path / "llmperf-report"
+    with tiny_disk(folder, kib=4):
+        (folder / "filler").write_bytes(bytes(4096))
+        with running(perf, "sim?speed=10", "-k", "1000 and not c2") as run:
+            assert run.wait() == 1, run.output
+        left = {path.name for path in folder.iterdir()}
+    assert_clean(run)
+    assert left == {"filler"}
+    assert "2 passed" in run.output
+    assert re.search(r"decode\[1000-c1\].* tok/s", run.output)
+    message = "cannot write llmperf-report/results.json: No space left on device; measuring goes on"
+    assert run.output.count(message) == 1
+    for name in ("results.json", "report.html", "report.md"):
+        assert f"{name} was not written (No space left on device); exit status 1" in run.output
+
+
+def test_a_disk_that_fills_up_keeps_the_last_whole_results(perf: pytest.Pytester) -> None:
+    """There is room for the results of the first cell, and then no more."""
+    folder = perf.path / "llmperf-report"
+    with tiny_disk(folder, kib=64):
+        perf.makeconftest(
+            """
+            import pathlib
+            def pytest_runtest_logreport(report):
+                if report.when == "teardown":
+                    with pathlib.Path("llmperf-report/filler").open("wb", 0) as file:
+                        try:
+                            while file.write(bytes(4096)):
+                                pass
+                        except OSError:
+                            pass
+            """
+        )
+        with running(perf, "sim?speed=10", "-k", "1000 and not c2") as run:
+            assert run.wait() == 1, run.output
+        assert outcomes(run) == {"prefill[1000]": "MEASURED"}
+        left = {path.name for path in folder.iterdir()}
+    assert_clean(run)
+    assert left == {"filler", "results.json"}
+    assert "2 passed" in run.output
+    assert "report.html was not written (No space left on device); exit status 1" in run.output
 
 
 def test_a_report_folder_that_cannot_be_made(perf: pytest.Pytester) -> None:
