@@ -179,8 +179,8 @@ def _cell_charts(record: CellRecord) -> list[Chart]:
                 dots=False,
             )
         )
-    charts.append(histogram("Distribution of TTFT", m.ttfts_ms, "ms"))
-    charts.append(histogram("Distribution of time between tokens", m.itls_ms, "ms"))
+    charts.append(histogram("TTFT over requests", m.ttfts_ms, "ms"))
+    charts.append(histogram("Time between tokens over requests", m.itls_ms, "ms"))
     return [chart for chart in charts if chart is not None]
 
 

@@ -20,7 +20,7 @@ all("table.all").forEach((table) => {
       const rows = all("tr", body).map((row) => [key(row), row]);
       rows.sort(([a], [b]) => {
         if (a === null || b === null) return (a === null) - (b === null);
-        return sign * (typeof a === "number" ? a - b : a.localeCompare(b));
+        return sign * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
       });
       body.append(...rows.map(([, row]) => row));
     });
