@@ -10,7 +10,7 @@ from itertools import pairwise
 from pytest_llmperf.report.numbers import exact, number
 
 _TOP, _RIGHT, _BOTTOM, _LEFT = 14, 52, 46, 64
-_LABEL_GAP = 15.0
+_LABEL_GAP = 19.0
 
 Point = tuple[float, float]
 
