@@ -281,8 +281,13 @@ def _speaker(config: pytest.Config) -> Callable[[str], None]:
     if reporter is None or config.get_verbosity() < 0:
         return lambda text: None
 
+    capture = config.pluginmanager.getplugin("capturemanager")
+
     def say(text: str) -> None:
-        reporter.ensure_newline()
-        reporter.write_line(text)
+        # while a test runs, pytest captures what goes to the terminal
+        disabled = capture and capture.global_and_fixture_disabled()
+        with disabled or contextlib.nullcontext():
+            reporter.ensure_newline()
+            reporter.write_line(text, flush=True)
 
     return say

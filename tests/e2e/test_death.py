@@ -366,6 +366,7 @@ def test_a_disk_that_is_really_full(perf: pytest.Pytester) -> None:
     assert re.search(r"decode\[1000-c1\].* tok/s", run.output)
     message = "cannot write llmperf-report/results.json: No space left on device; measuring goes on"
     assert run.output.count(message) == 1
+    assert "Captured" not in run.output, "said at once, not only where a test's output is shown"
     for name in ("results.json", "report.html", "report.md"):
         assert f"{name} was not written (No space left on device); exit status 1" in run.output
 
