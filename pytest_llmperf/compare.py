@@ -15,7 +15,7 @@ from pytest_llmperf.grid import Cell
 from pytest_llmperf.report.json import read as read_results
 from pytest_llmperf.result import CellRecord, Notice, RunResult
 from pytest_llmperf.settings import Settings
-from pytest_llmperf.verdict import Gate, MatrixVerdict, count, fails, judge, judge_matrix
+from pytest_llmperf.verdict import Gate, MatrixVerdict, fails, judge, judge_matrix, why_empty
 
 _BASELINE = (".yaml", ".yml")
 """Ends of the name of a profile's file; any other reference is results of a run."""
@@ -54,23 +54,13 @@ def compare(
     run = read_results(tested)
     reference = _read_reference(references)
     baseline = reference.baseline
-    warnings = []
-    if run.server is not None:
-        if run.server.simulated != baseline.simulated and not allow_mismatch:
-            raise ConfigError(
-                f"one of {reference.path} and {tested} is simulated, the other is not; "
-                "--allow-mismatch compares them all the same"
-            )
-        facts = {**run.run_info, **run.hardware}
-        matching = match(baseline, run.server, run.settings, facts)
-        differing = "; ".join(map(str, matching.mismatches))
-        if differing and not allow_mismatch:
-            raise ConfigError(
-                f"{tested} is not what {reference.path} was made with: {differing}; "
-                "--allow-mismatch compares them all the same"
-            )
-        if differing:
-            warnings.append(Notice(code="mismatch", text=differing))
+    differing = _differences(reference, run)
+    if differing and not allow_mismatch:
+        raise ConfigError(
+            f"{tested} is not what {reference.path} was made with: {differing}; "
+            "--allow-mismatch compares them all the same"
+        )
+    warnings = [Notice(code="mismatch", text=differing)] if differing else []
     grid = {Cell.parse(name) for name in baseline.cells}
     stored = reference.path.suffix in _BASELINE
     called = reference.path.stem if stored else str(reference.path)
@@ -92,7 +82,7 @@ def compare(
             "warnings": [*warnings, *_not_measured(missing)],
         }
     )
-    return Compared(result, matrix, count(records).empty)
+    return Compared(result, matrix, why_empty(records))
 
 
 def _read_reference(paths: Sequence[Path]) -> Loaded:
@@ -104,12 +94,29 @@ def _read_reference(paths: Sequence[Path]) -> Loaded:
         run = read_results(path)
         # what a run was called worse than before does not matter: here it is the reference
         run = run.model_copy(update={"profile": path.stem, "interrupted": ""})
+        if made is not None and (differing := _differences(made, run)):
+            raise ConfigError(
+                f"{path} is not what {made.path} was made with: {differing}; runs of one baseline "
+                "must be alike"
+            )
         text = update.plan(made, run, mode="add", reason="reference").after
         if not text:
             raise ConfigError(f"{path}: no cell was measured, there is nothing to compare with")
         made = Loaded(path, text, loads(text, str(path)))
     assert made is not None
     return made
+
+
+def _differences(reference: Loaded, run: RunResult) -> str:
+    """What makes a run another thing than the reference, for people; empty if nothing does."""
+    if run.server is None:
+        return ""
+    baseline, facts = reference.baseline, {**run.run_info, **run.hardware}
+    matching = match(baseline, run.server, run.settings, facts)
+    differing = [str(fact) for fact in matching.mismatches]
+    if run.server.simulated != baseline.simulated:
+        differing.append("one is simulated, the other is not")
+    return "; ".join(differing)
 
 
 def _judge(record: CellRecord, gate: Gate) -> CellRecord:

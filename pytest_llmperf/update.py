@@ -25,10 +25,14 @@ from pytest_llmperf.baseline.splice import rewrite
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import CellRecord, Measurement, RunResult, Status
+from pytest_llmperf.result import CellRecord, Comparison, Measurement, RunResult, Status
 from pytest_llmperf.settings import UpdateMode
+from pytest_llmperf.verdict.noise import ENOUGH_RUNS
 
 Action = Literal["accepted", "kept", "refused", "pruned"]
+
+Move = tuple[str, str]
+"""A metric, and the verdict on it: worse or better."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Plan:
     before: str
     after: str
     decisions: tuple[Decision, ...]
+    weakened: tuple[str, ...] = ()
+    """Ids of the cells whose runs were enough to know their noise, and are no more."""
 
     @property
     def changed(self) -> bool:
@@ -80,8 +86,9 @@ def plan(
 
     Args:
         old: the baseline as it was read at the start of the run; None makes a new profile.
-        mode: ``moved`` takes new cells and those beyond their noise, ``new`` and ``better`` only
-            those, ``all`` every valid cell, ``add`` puts the run beside the earlier ones.
+        mode: ``moved`` takes new cells, those beyond their noise, and those that went the same
+            way by more than half of theirs; ``new`` and ``better`` only those, ``all`` every valid
+            cell, ``add`` puts the run beside the earlier ones.
         reason: why slower values are right; without it they are refused.
         prune: delete the cells that the declared grid has no more.
 
@@ -91,13 +98,21 @@ def plan(
     """
     refuse(old, run)
     run_id, run_facts = facts.name_run(old.baseline if old else None, run, reason)
-    cells = dict(old.baseline.cells) if old else {}
-    decisions = []
-    for record in run.cells:
-        decision, cell = _decide(cells.get(record.cell), record, run_id, mode, reason)
-        decisions.append(decision)
-        if cell is not None:
-            cells[record.cell] = cell
+    stored = dict(old.baseline.cells) if old else {}
+    moved: frozenset[Move] = frozenset()
+    for _ in range(2):  # first what moved by itself, then what leans the same way too
+        decided = [
+            (record, *_decide(stored.get(record.cell), record, run_id, mode, reason, moved))
+            for record in run.cells
+        ]
+        moved = frozenset(
+            (comparison.metric, comparison.verdict)
+            for record, decision, _ in decided
+            for comparison in record.comparisons
+            if decision.action == "accepted" and comparison.verdict in ("worse", "better")
+        )
+    decisions = [decision for _, decision, _ in decided]
+    cells = {**stored, **{record.cell: cell for record, _, cell in decided if cell is not None}}
     for cell_id in run.stale if prune else ():
         if cells.pop(cell_id, None):
             decisions.append(Decision(cell_id, "pruned", "the declared grid has it no more"))
@@ -107,15 +122,21 @@ def plan(
     if not any(d.action in ("accepted", "pruned") for d in decisions):
         return Plan(before, before, tuple(decisions))
     new = _merge(old.baseline if old else None, run, run_id, run_facts, cells, decisions)
-    return Plan(before, rewrite(old, new), tuple(decisions))
+    weakened = (
+        cell_id
+        for cell_id, cell in cells.items()
+        if cell_id in stored and len(cell.runs) < ENOUGH_RUNS <= len(stored[cell_id].runs)
+    )
+    return Plan(before, rewrite(old, new), tuple(decisions), tuple(weakened))
 
 
 def decide(
     old: Loaded | None, record: CellRecord, mode: UpdateMode, reason: str | None
 ) -> Decision:
-    """What ``plan`` will decide for one cell, while its test still runs."""
+    """What ``plan`` will decide for one cell, while its test still runs and nothing is known of
+    what others did."""
     stored = old.baseline.cells.get(record.cell) if old else None
-    return _decide(stored, record, "now", mode, reason)[0]
+    return _decide(stored, record, "now", mode, reason, frozenset())[0]
 
 
 def apply(plan: Plan, path: Path, old: Loaded | None) -> bool:
@@ -163,8 +184,9 @@ def _decide(
     run_id: str,
     mode: UpdateMode,
     reason: str | None,
+    moved: frozenset[Move],
 ) -> tuple[Decision, CellBaseline | None]:
-    """What to do with one cell, and what to store if it is accepted."""
+    """What to do with one cell, and what to store if it is accepted; ``moved``: by other cells."""
 
     def no(action: Action, why: str) -> tuple[Decision, None]:
         return Decision(record.cell, action, why), None
@@ -186,8 +208,9 @@ def _decide(
     verdicts = {comparison.verdict for comparison in record.comparisons}
     worse = "worse" in verdicts or capacity_lost
     better = "better" in verdicts and not worse
+    leans = not record.failed and any(_lean(c) in moved for c in record.comparisons)
     wanted = {
-        "moved": is_new or worse or better,
+        "moved": is_new or worse or better or leans,
         "new": is_new,
         "better": better,
         "all": True,
@@ -198,10 +221,28 @@ def _decide(
     if worse and not reason:
         what = "does not fit any more" if capacity_lost else "worse than the baseline"
         return no("refused", f'{what}; --llm-update-reason "…" accepts it')
-    why = "new" if is_new else "worse" if worse else "better" if better else "within its noise"
+    why = (
+        "new" if is_new else "worse" if worse else "better" if better
+        else "moved as others did" if leans else "within its noise"
+    )  # fmt: skip
     if mode == "add" and old and not old.over_capacity and not new.over_capacity:
         new = _append(old, new)
     return Decision(record.cell, "accepted", why), new
+
+
+def _lean(comparison: Comparison) -> Move | None:
+    """Which way a metric moved that moved by more than half its tolerance.
+
+    In a cell alone that may be chance. Where the same metric moved for certain in another cell of
+    the run it is more likely the same change, which a noisy cell must not stay behind of.
+    """
+    baseline, measured, tolerance = comparison.baseline, comparison.measured, comparison.tolerance
+    if baseline is None or measured is None or tolerance is None:
+        return None
+    if abs(measured / baseline - 1) <= tolerance / 2:
+        return None
+    worse = METRICS[comparison.metric].worse(measured, baseline)
+    return comparison.metric, "worse" if worse else "better"
 
 
 def _store_cell(measured: Measurement, run_id: str) -> CellBaseline:

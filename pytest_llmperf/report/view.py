@@ -275,16 +275,19 @@ class View:
             return Verdict("fail", f"{total} together are worse than their baseline", detail)
         if early:
             return Verdict("info", f"Incomplete: {total} measured or judged", detail)
-        if updated := self.having(Outcome.UPDATED):
+        if updated := [r for r in measured if r.outcome is Outcome.UPDATED]:
             good = f"{len(updated)} of {total} updated, none failed"
             return Verdict("info", good, f"Baseline {run.profile}.")
         outcomes = {record.outcome for record in measured}
         if outcomes == {Outcome.MEASURED}:
             why = "no baseline applied" if run.profile else "no hardware profile was named"
             return Verdict("info", f"{total} measured, nothing compared", f"Why: {why}.")
-        if not outcomes & {Outcome.PASS, Outcome.IMPROVED}:
+        if outcomes == {Outcome.NEW}:
+            return Verdict("fail", "Nothing to compare with", "Every cell is new.")
+        judged = [r for r in measured if r.outcome in (Outcome.PASS, Outcome.IMPROVED)]
+        if not judged:
             return Verdict("fail", "Nothing could be judged", "Every cell is new or too noisy.")
-        good = f"No regression in {count(len(measured), 'measured cell')}"
+        good = f"No regression in {count(len(judged), 'measured cell')}"
         what = run.against or f"the baseline {run.profile}"
         return Verdict("pass", good, f"Against {what}.")
 

@@ -37,11 +37,11 @@ from pytest_llmperf.settings import Connection, Settings
 from pytest_llmperf.verdict import (
     Gate,
     MatrixVerdict,
-    count,
     fails,
     judge,
     judge_matrix,
     needs_confirmation,
+    why_empty,
 )
 
 CONFIRMATIONS = 2
@@ -227,13 +227,14 @@ class Run:
     def finish(self, exitstatus: int, interrupted: str) -> int:
         """Update the baseline if asked to, write the reports; return pytest's exit status."""
         interrupted = interrupted or self.stop_reason
-        self.final = result = self.result(finished=not interrupted, interrupted=interrupted)
+        self.empty = why_empty(self.records.values())
         if self.settings.update:
+            result = self.result(finished=not interrupted, interrupted=interrupted)
             exitstatus = self._update(result, exitstatus)
+        self.final = result = self.result(finished=not interrupted, interrupted=interrupted)
         if self.records:
             for name, path in self.settings.reports.items():
                 self._write(result, name, path)
-        self.empty = count(list(self.records.values()), self.settings.update).empty
         return exitstatus or int(bool(self.empty or self.unwritable))
 
     def _update(self, result: RunResult, exitstatus: int) -> int:
@@ -248,14 +249,24 @@ class Run:
                 reason=settings.update_reason,
                 prune=settings.prune,
             )
+            if self.empty:
+                raise ConfigError(f"baseline not updated: {self.empty}")
             if not settings.dry_run:
                 update.apply(plan, path, self.profile)
         except ConfigError as error:
             self.update_text = str(error)
             return exitstatus or 1
         done = "would change" if settings.dry_run else "updated" if plan.before else "made"
+        for cell in plan.accepted:  # some for what others did, after their own tests
+            record = self.records[cell]
+            self.records[cell] = record.model_copy(update={"outcome": Outcome.UPDATED})
         diff = plan.diff(path.name)
         lines = [f"{path} {done}:\n{diff}" if diff else f"{path} is unchanged"]
+        if plan.weakened:
+            lines.append(
+                f"weak from now on, as one run stands for the several before: "
+                f"{', '.join(plan.weakened)}; --llm-update-mode add puts more runs beside it"
+            )
         lines += [f"refused: {d.cell}: {d.why}" for d in plan.decisions if d.action == "refused"]
         self.update_text = "\n".join(lines)
         return exitstatus

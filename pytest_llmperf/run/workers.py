@@ -102,7 +102,7 @@ class Gathered:
             return status
         from pytest_llmperf.report.publish import publish
         from pytest_llmperf.result import RunResult
-        from pytest_llmperf.verdict import count
+        from pytest_llmperf.verdict import why_empty
 
         runs = [RunResult.model_validate_json(text) for text in self._texts]
         cells = [record for run in runs for record in run.cells]
@@ -122,5 +122,5 @@ class Gathered:
                 self.written.append(path)
             except OSError as error:
                 self.unwritable[path] = error.strerror or type(error).__name__
-        self.empty = count(cells).empty
+        self.empty = why_empty(cells)
         return status or int(bool(self.empty or self.unwritable))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_llmperf.baseline.file import load
 from pytest_llmperf.result import RunResult
 from tests.gate.project import GRID, LAB, SHORT, WIDE, words, write_profile
 
@@ -46,14 +47,17 @@ def test_1_an_update_says_what_it_refuses(
 
 
 def test_1_nothing_could_be_judged(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
-    """Only cells that the profile does not have: every test passes, the run is not green."""
+    """Only cells that the profile does not have: every test passes, the run is not green, and its
+    headline does not say otherwise."""
     write_profile(perf, measured, 1.0)
     result = perf.runpytest(
         "perf_tests", url, *LAB, "--llm-contexts=600", "--llm-concurrency=1", "-k", "decode"
     )
     result.assert_outcomes(passed=1, deselected=2)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*nothing could be judged*"])
+    result.stdout.fnmatch_lines(
+        ["Nothing to compare with. Every cell is new.", "*nothing to compare with: every cell is*"]
+    )
 
 
 def test_1_every_cell_over_capacity(perf: pytest.Pytester, url: str) -> None:
@@ -62,6 +66,47 @@ def test_1_every_cell_over_capacity(perf: pytest.Pytester, url: str) -> None:
     result.assert_outcomes(skipped=1, deselected=3)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*nothing was measured*"])
+
+
+def test_1_an_update_with_nothing_but_cells_over_capacity(perf: pytest.Pytester, url: str) -> None:
+    """It measured nothing, and writes nothing: the server was started too small, say."""
+    result = perf.runpytest(
+        "perf_tests", url, *GRID, *SHORT, "--llm-kv-tokens=600", "-k", "c2", "--hardware=small",
+        "--update-baselines",
+    )  # fmt: skip
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["Nothing was measured*", "baseline not updated: nothing was mea*"])
+    assert not (perf.path / "baselines/small.yaml").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_0_an_update_says_that_one_run_stands_for_five(
+    perf: pytest.Pytester, measured: RunResult, url: str
+) -> None:
+    """From then on the tolerances are weak. The same update again changes nothing."""
+    write_profile(perf, measured, 0.49, 0.5, 0.51)
+    update = ["perf_tests", url, *LAB, *WIDE, "-k", "512-c1", "--update-baselines"]
+    result = perf.runpytest(*update)
+    assert result.ret == 0, words(result)
+    result.stdout.fnmatch_lines(["weak from now on, *several before: decode?512-c1?; *mode add*"])
+    again = perf.runpytest(*update)
+    assert "weak from now on" not in words(again)
+
+
+@pytest.mark.usefixtures("quick")
+def test_0_an_update_takes_the_noisy_cell_along(
+    perf: pytest.Pytester, measured: RunResult, url: str
+) -> None:
+    """It passed as within its tolerance; once the other one is accepted it is UPDATED too."""
+    path = write_profile(perf, measured, 1.7)
+    result = perf.runpytest(
+        "perf_tests", url, *LAB, *WIDE, "-k", "decode", "--llm-update-reason=new kernel",
+        "--llm-tolerance=total_tok_s@decode[512-c1]=0.1", "--update-baselines",
+    )  # fmt: skip
+    assert result.ret == 0, words(result)
+    result.stdout.fnmatch_lines(["UPDATED decode?512-c1?, decode?512-c2?", "2 of 2 cells updated*"])
+    assert path.read_text().count("accepted: new kernel") == 1
+    assert [len(c.runs) for c in load(path).cells.values()] == [1, 1, 1]
 
 
 def test_2_interrupted(perf: pytest.Pytester, measured: RunResult, url: str) -> None:

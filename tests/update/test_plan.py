@@ -94,6 +94,57 @@ def test_modes_on_a_cell_the_baseline_has(mode: Any, verdict: str, taken: bool) 
     assert made.changed == taken
 
 
+def moved_by(cell_id: str, delta: float, tolerance: float, metric: str) -> CellRecord:
+    """A cell whose metric moved so far; more is better."""
+    inside = abs(delta) <= tolerance
+    verdict = "ok" if inside else "worse" if delta < 0 else "better"
+    one = record(cell_id, verdict, **{metric: 100 * (1 + delta)})
+    figures = {"metric": metric, "baseline": 100.0, "measured": 100 * (1 + delta), "delta": delta,
+               "tolerance": tolerance}  # fmt: skip
+    comparison = one.comparisons[0].model_copy(update=figures)
+    return one.model_copy(update={"comparisons": [comparison]})
+
+
+@pytest.mark.parametrize(
+    ("certain", "delta", "metric", "taken"),
+    [
+        (-0.15, -0.13, "total_tok_s", True),
+        (-0.15, -0.06, "total_tok_s", False),
+        (-0.15, 0.13, "total_tok_s", False),
+        (0.15, 0.08, "total_tok_s", True),
+        (-0.02, -0.13, "total_tok_s", False),
+        (-0.15, -0.13, "steps_s", False),
+    ],
+)
+def test_a_noisy_cell_does_not_stay_behind_when_the_others_moved(
+    certain: float, delta: float, metric: str, taken: bool
+) -> None:
+    """Within its own tolerance of 14 %, but by more than half of it, the way that another cell
+    moved for certain; in the mode ``moved`` only, and never where no cell moved."""
+    moving = run(
+        moved_by("decode[8K-c16]", certain, 0.05, "total_tok_s"),
+        moved_by(C1, delta, 0.14, metric),
+    )
+    old = again(plan(None, run(record(C1, **FAST), record("decode[8K-c16]", **FAST))))
+    made = plan(old, moving, reason="new kernel")
+    assert (C1 in made.accepted) == taken
+    assert ("moved as others did" in {d.why for d in made.decisions}) == taken
+    assert C1 not in plan(old, moving, mode="better", reason="x").accepted
+    assert C1 not in plan(old, moving).accepted or certain > 0
+
+
+def test_cells_whose_runs_become_too_few_are_named() -> None:
+    """One run in place of three."""
+    old = LAB
+    for n in (1, 2, 3):
+        later = run(record(C1, "ok", total_tok_s=100.0 + n), date=f"2026-12-0{n}T00:00:00")
+        old = again(plan(old, later, mode="add"))
+    better = run(record(C1, "better", **FAST))
+    assert plan(old, better).weakened == (C1,)
+    assert plan(old, better, mode="add").weakened == ()
+    assert plan(LAB, better).weakened == ()
+
+
 @pytest.mark.parametrize(
     ("mode", "taken"),
     [("moved", True), ("all", True), ("add", True), ("new", True), ("better", False)],
