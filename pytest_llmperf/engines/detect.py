@@ -14,14 +14,14 @@ from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.llamacpp import LlamaCpp
 from pytest_llmperf.engines.lmstudio import LmStudio
 from pytest_llmperf.engines.ollama import Ollama
-from pytest_llmperf.engines.page import MetricsPage, ask
+from pytest_llmperf.engines.page import MetricsPage, ask, try_post
 from pytest_llmperf.engines.prometheus import parse
 from pytest_llmperf.engines.sglang import SgLang
 from pytest_llmperf.engines.tensorrt_llm import TensorRtLlm
 from pytest_llmperf.engines.tgi import Tgi
 from pytest_llmperf.engines.transformers_serve import TransformersServe
 from pytest_llmperf.engines.vllm import Vllm
-from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.errors import ConfigError
 
 ENGINES: tuple[type[Generic], ...] = (
     Vllm,
@@ -85,10 +85,7 @@ async def detect(api: Api, card: Card) -> type[Generic]:
 async def _is_transformers(api: Api, card: Card) -> bool:
     """It alone names a field it does not know, before it looks at the rest of a request."""
     body = {"model": card.id, "messages": [], "llmperf_probe": True}
-    try:
-        status, text = await api.post("/v1/chat/completions", body)
-    except ServerUnusable:
-        return False
+    status, text = await try_post(api, "/v1/chat/completions", body)
     return status == 422 and "Unexpected fields in the request" in text
 
 

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.answers import complaint
 from pytest_llmperf.engines.base import Api
 from pytest_llmperf.errors import ServerUnusable
 
-PATIENCE_S = 5.0
+_PATIENCE_S = 5.0
 """What is optional is not waited for longer than this."""
 
 
 async def try_get(api: Api, path: str) -> tuple[int, str]:
     """Status and text of something optional; status 0 and the reason without an HTTP answer."""
+    return await _within_patience(path, api.get(path))
+
+
+async def try_post(api: Api, path: str, body: dict[str, Any]) -> tuple[int, str]:
+    """The same for a POST with a JSON body."""
+    return await _within_patience(path, api.post(path, body))
+
+
+async def _within_patience(
+    path: str, answer: Coroutine[Any, Any, tuple[int, str]]
+) -> tuple[int, str]:
     try:
-        return await within(PATIENCE_S, api.get(path))
+        return await within(_PATIENCE_S, answer)
     except asyncio.TimeoutError:
-        return 0, f"{path} does not answer within {PATIENCE_S:.0f} s"
+        return 0, f"{path} does not answer within {_PATIENCE_S:.0f} s"
     except ServerUnusable as error:
         return 0, str(error)
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from pytest_llmperf.capacity import disbelief
-from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.answers import child, objects, read_object, whole, word
 from pytest_llmperf.engines.base import Gauges, Message
 from pytest_llmperf.engines.generic import Generic
-from pytest_llmperf.engines.page import PATIENCE_S, ask
+from pytest_llmperf.engines.page import ask, try_post
 from pytest_llmperf.engines.prometheus import Scrape
-from pytest_llmperf.errors import ServerUnusable
 from pytest_llmperf.result import ServerInfo
 
 
@@ -88,8 +84,7 @@ class SgLang(Generic):
         Nothing without an id: it would end all that have one that starts like it."""
         if request_id:
             body = {"rid": request_id, "abort_all": False}
-            with contextlib.suppress(ServerUnusable, asyncio.TimeoutError):
-                await within(PATIENCE_S, self.api.post("/abort_request", body))
+            await try_post(self.api, "/abort_request", body)
 
     async def _server_info(self) -> dict[str, Any]:
         for path in ("/server_info", "/get_server_info"):

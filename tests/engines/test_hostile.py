@@ -95,7 +95,7 @@ def test_deeply_nested_json_is_no_answer() -> None:
 
 def test_what_is_optional_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that never answers what it does not know costs one short limit in all."""
-    monkeypatch.setattr(paging, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(paging, "_PATIENCE_S", 0.2)
 
     class Silent(FakeApi):
         async def get(self, path: str) -> tuple[int, str]:
