@@ -73,7 +73,7 @@ def test_b5_text_that_comes_in_two_forms_is_taken_once() -> None:
     assert read(both, both, STOP, DONE).tail == "HmHm"
 
 
-def test_b7_b8_usage_wins_over_anything_in_the_text(transport: str) -> None:
+def test_b8_usage_wins_over_anything_in_the_text(transport: str) -> None:
     """128 tokens that look like seven, or like none."""
     texts = [" " * 20, "\ufffd\ufffd", "\u200b", "   "]
     body = [counted(texts[i % 4], i) for i in range(1, 129)]

@@ -610,10 +610,10 @@ async def cold_prefill() -> tuple[Measurement, Paced]:
         return await measurer.prefill(prefill(2048)), paced
 
 
-def test_d6_d7_a_prefill_is_cold_and_counts_only_what_was_worked_on(
+def test_d6_a_prefill_is_cold_and_counts_only_what_was_worked_on(
     scenes: dict[str, Any],
 ) -> None:
-    """D6: the warm-up is not a sample. D7: cached tokens are no work."""
+    """D6: the warm-up is not a sample. Cached tokens are no work."""
     found, paced = scenes["cold_prefill"]
     assert found.status == Status.VALID
     assert len(found.prefill_samples) == 3
@@ -623,6 +623,50 @@ def test_d6_d7_a_prefill_is_cold_and_counts_only_what_was_worked_on(
     assert len({prompt[:31] for prompt in prompts}) == len(prompts) == 4
     assert tokens_of(prompts[0]) == pytest.approx(8192, abs=9)
     assert all(body["max_tokens"] == 1 for body in paced.bodies)
+
+
+async def prefill_of_llamacpp(cached: Callable[[int], int]) -> Measurement:
+    """Its timings tell what was cached, and a speed over the rest only."""
+
+    async def handle(request: Request, reply: Reply) -> None:
+        prompt = tokens_of(request.json["messages"][0]["content"])
+        await reply.start_stream()
+        await asyncio.sleep(0.1)
+        await reply.event({"choices": [{"index": 0, "delta": {"content": "Once"}}]})
+        known = cached(prompt)
+        timings = {"cache_n": known, "prompt_n": prompt - known, "prompt_ms": 30.958}
+        timings |= {"prompt_per_second": 32.30, "predicted_n": 1, "predicted_ms": 18.9}
+        end = {"index": 0, "delta": {}, "finish_reason": "length"}
+        usage = {"prompt_tokens": prompt, "completion_tokens": 1}
+        await reply.event({"choices": [end], "usage": usage, "timings": timings})
+        await reply.event("[DONE]")
+        await reply.end_stream()
+
+    with measuring(handle) as (measurer, _):  # type: ignore[arg-type]
+        return await measurer.prefill(prefill(512))
+
+
+@scene
+async def prefill_from_llamacpps_cache() -> Measurement:
+    return await prefill_of_llamacpp(lambda prompt: prompt - 1)
+
+
+@scene
+async def prefill_past_llamacpps_cache() -> Measurement:
+    return await prefill_of_llamacpp(lambda prompt: 4)
+
+
+def test_d7_llamacpps_cache_is_neither_speed_nor_work(scenes: dict[str, Any]) -> None:
+    """D7: cache_n of prompt_n; the tokens worked on by the time to the first token, and only where
+    next to none were cached."""
+    cached = scenes["prefill_from_llamacpps_cache"]
+    assert cached.status == Status.INVALID
+    assert "prompt tokens came from the server's cache" in cached.reason
+    assert cached.prefill_tok_s is None
+    cold = scenes["prefill_past_llamacpps_cache"]
+    assert cold.status == Status.VALID
+    assert cold.cached_tokens == 4
+    assert cold.prefill_tok_s == pytest.approx((512 - 4) / cold.ttft_ms * 1e3, rel=0.02)
 
 
 @scene
@@ -653,6 +697,54 @@ def test_decode_goes_on_with_the_last_prefills_prompt(scenes: dict[str, Any]) ->
 
 
 # Prompts and requests
+
+
+@scene
+async def tokenizer_of_its_own() -> tuple[Measurement, list[str]]:
+    """It adds a token to whatever it is asked for, and counts a tenth less than is served."""
+    asked: list[str] = []
+
+    def counts(text: str) -> int:
+        asked.append(text)
+        return 1 + tokens_of(text)
+
+    paced = Paced(prompt_tokens=lambda text: round(1.1 * tokens_of(text)))
+    with measuring(paced, engine=FakeEngine(counts=counts)) as (measurer, _):
+        return await measurer.decode(decode()), asked
+
+
+def test_b7_generated_text_is_never_tokenized(scenes: dict[str, Any]) -> None:
+    """B7: so no tokenizer can add to each chunk."""
+    found, asked = scenes["tokenizer_of_its_own"]
+    assert asked
+    assert not any("of stream" in text for text in asked)
+    assert found.total_tok_s == pytest.approx(100, rel=0.1)
+
+
+def test_d2_the_served_count_decides_where_the_tokenizer_has_another(
+    scenes: dict[str, Any],
+) -> None:
+    """D2: the prompt is made anew, and its length is what usage says."""
+    found, _ = scenes["tokenizer_of_its_own"]
+    assert found.prompt_tokens == pytest.approx(512, abs=8)
+    assert "prompt-length" not in codes(found)
+
+
+@scene
+async def no_tokenizer() -> tuple[Measurement, Paced]:
+    """Words of the text are three of its tokens: far from a token for every four characters."""
+    paced = Paced(prompt_tokens=lambda text: 10 + 3 * len(text.split()))
+    with measuring(paced, engine=FakeEngine()) as (measurer, _):
+        return await measurer.decode(decode(16_384)), paced
+
+
+def test_d3_prompts_are_as_long_as_the_server_counts_them(scenes: dict[str, Any]) -> None:
+    """D3: within 1 %, by what it said of two small probes."""
+    found, paced = scenes["no_tokenizer"]
+    assert found.prompt_tokens == pytest.approx(16_384, rel=0.01)
+    sent = [paced.prompt_tokens(body["messages"][0]["content"]) for body in paced.bodies]
+    assert max(sent[:2]) <= 8192
+    assert min(sent[2:]) > 8192
 
 
 @scene
@@ -808,6 +900,26 @@ def test_context_0_is_measured(scenes: dict[str, Any]) -> None:
 
 
 # The course of a cell
+
+
+def test_c14_a_client_that_cannot_keep_up_has_no_number() -> None:
+    """C14: something in its loop, as a tokenizer would be, takes 1.2 s of the window."""
+    busy: list[CellProgress] = []
+
+    def tokenize(event: CellProgress) -> None:
+        if event.step == "window" and not busy:
+            busy.append(event)
+            time.sleep(1.2)
+
+    with measuring(Paced(), timing=replace(QUICK, duration_s=2.0), progress=tokenize) as (  # type: ignore[arg-type]
+        measurer,
+        _,
+    ):
+        found = asyncio.run(measurer.decode(decode()))
+    assert found.status == Status.INVALID
+    assert found.reason.startswith("client bound")
+    assert found.total_tok_s is None
+    assert found.client.loop_lag_max_ms > 1000, "what was observed stays beside it"
 
 
 @scene

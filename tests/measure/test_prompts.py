@@ -58,7 +58,7 @@ def test_with_a_tokenizer_the_length_is_exact(tokenizer: Tokenizer, context: int
 
 
 @pytest.mark.parametrize("tokenizer", [by_words, by_letters])
-def test_without_a_tokenizer_two_small_probes_and_one_correction_hold_one_percent(
+def test_d3_without_a_tokenizer_two_small_probes_and_one_correction_hold_one_percent(
     tokenizer: Tokenizer,
 ) -> None:
     """D1, D3: the server's own counts decide, and no probe exceeds 8K tokens."""
