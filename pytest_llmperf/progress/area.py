@@ -112,7 +112,7 @@ def _lines(console: Console, table: Table, options: ConsoleOptions) -> Iterator[
 
 
 def _status(board: Board, running: Running, event: CellProgress) -> Iterator[RenderableType]:
-    again = f", attempt {running.attempt}" if running.attempt > 1 else ""
+    again = f" (attempt {running.attempt})" if running.attempt > 1 else ""
     first = Table.grid(padding=(0, 1))
     title = Text.assemble((event.cell.id, "bold"), f" {STEPS[event.step]}{again}")
     title.no_wrap = True

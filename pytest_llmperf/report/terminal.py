@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
@@ -58,16 +59,16 @@ def render(run: RunResult, width: int = 80) -> list[Line]:
     """Return the summary, one list of segments a line.
 
     Args:
-        width: columns of the terminal; a wide matrix is folded to fit.
+        width: columns of the terminal; a wide matrix and long texts are folded to fit.
     """
     view = View(run)
     parts = [
         _header(view),
         _matrix(view, width),
         _prefill(view, width),
-        _failures(view),
-        _lists(view),
-        _notes(view),
+        _failures(view, width),
+        _lists(view, width),
+        _notes(view, width),
         _closing(view),
     ]
     lines: list[Line] = []
@@ -156,25 +157,27 @@ def _below(record: CellRecord | None) -> Segment:
     return Segment(mark + change(judged.delta).replace(" ", ""), style)
 
 
-def _failures(view: View) -> list[Line]:
+def _failures(view: View, width: int) -> list[Line]:
+    """What failed each cell; metrics that did not are in the reports, and in the test's message."""
     lines: list[Line] = []
     for record in view.failures:
         lines.append([Segment(record.outcome.value, ("red", "bold")), Segment(f" {record.cell}")])
-        lines += [_text(f"  {why}") for why in reasons(record)]
-        if record.comparisons:
+        for why in reasons(record):
+            lines += _wrap(why, width, "  ")
+        failed = [c for c in record.comparisons if c.verdict in ("worse", "missing")]
+        if failed:
             lines.append(_text(_columns("metric", "baseline", "measured", "change", "tolerance")))
-        for comparison in record.comparisons:
+        for comparison in failed:
             texts = _columns(*comparison_texts(comparison))
-            worse = ("red",) if comparison.verdict == "worse" else ()
-            lines.append([Segment(texts, worse), Segment(f"  {verdict_note(comparison)}", worse)])
+            lines.append(_text(f"{texts}  {verdict_note(comparison)}", "red"))
         if len(record.attempts) > 1:
             tries = [number(speed(attempt)) for attempt in record.attempts]
             lines.append(_text(f"  tok/s of the {len(tries)} attempts: {', '.join(tries)}"))
     return lines
 
 
-def _lists(view: View) -> list[Line]:
-    lines = []
+def _lists(view: View, width: int) -> list[Line]:
+    lines: list[Line] = []
     for record in view.having(Outcome.IMPROVED):
         judged = max(record.comparisons, key=goodness, default=None)
         moved = ""
@@ -184,16 +187,15 @@ def _lists(view: View) -> list[Line]:
         lines.append([Segment("IMPROVED", ("green",)), Segment(f" {record.cell}{moved}")])
     for outcome in (Outcome.UNGATED, Outcome.NEW, Outcome.UPDATED):
         if cells := [record.cell for record in view.having(outcome)]:
-            style = (_COLOURS[outcome],)
-            lines.append([Segment(outcome.value, style), Segment(f" {', '.join(cells)}")])
+            lines += _wrap(f"{outcome.value} {', '.join(cells)}", width, "", _COLOURS[outcome])
     return lines
 
 
-def _notes(view: View) -> list[Line]:
+def _notes(view: View, width: int) -> list[Line]:
     notes = list(view.notes)
     for code, text, cells in view.cell_warnings:
         notes.append(f"{code}: {text} ({', '.join(cells)})")
-    return [_text(f"note: {note}", "yellow") for note in notes]
+    return [line for note in notes for line in _wrap(f"note: {note}", width, "", "yellow")]
 
 
 def _closing(view: View) -> list[Line]:
@@ -215,6 +217,18 @@ def _closing(view: View) -> list[Line]:
 
 def _text(text: str, *style: str) -> Line:
     return [Segment(text, style)]
+
+
+def _wrap(text: str, width: int, indent: str, *style: str) -> list[Line]:
+    """Prose, folded between words; the lines after the first are indented by two more."""
+    wrapper = textwrap.TextWrapper(
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [_text(line, *style) for part in text.splitlines() for line in wrapper.wrap(part)]
 
 
 def _row(label: str, segments: list[Segment]) -> Line:

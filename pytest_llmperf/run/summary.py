@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def write_summary(run: Run | Gathered, terminal: pytest.TerminalReporter) -> None:
     """Matrix, failures, counts; what an update did; where the reports are."""
-    terminal.section("llmperf")
+    terminal.write_sep("=", "llmperf")
     if run.records and run.final is not None:
         for line in render(run.final, width=terminal._tw.fullwidth):
             for segment in line:

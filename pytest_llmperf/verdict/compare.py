@@ -43,6 +43,7 @@ def compare(metric: Metric, cell: Cell, attempts: Sequence[Measurement], gate: G
         )
     measured = median(values)
     tolerance = gate.tolerance(metric, cell, _error(metric, attempts))
+    verdict = _verdict(metric, cell, measured, baseline, tolerance, gate)
     return Comparison(
         metric=metric.name,
         baseline=baseline,
@@ -52,8 +53,8 @@ def compare(metric: Metric, cell: Cell, attempts: Sequence[Measurement], gate: G
         n=len(runs),
         weak=tolerance.weak,
         gated=tolerance.gated,
-        verdict=_verdict(metric, cell, measured, baseline, tolerance, gate),
-        why=tolerance.why,
+        verdict=verdict,
+        why=tolerance.why if verdict == "observed" else "",
     )
 
 

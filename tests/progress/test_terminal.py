@@ -75,7 +75,7 @@ def test_in_a_terminal_an_area_is_drawn_and_gone_before_pytest_goes_on(
     # the matrix: prefill is measured, decode runs
     assert re.search(r"^ tok/s +prefill +c2\n 512 +[\d.,]+ +\.\.\.$", drawn[-1], re.M)
 
-    shown = seen.screen.splitlines()
+    shown = [line for line in seen.screen.splitlines() if line]
     start = next(i for i, line in enumerate(shown) if re.fullmatch(lines[0], line))
     assert re.fullmatch(lines[1], shown[start + 1]), seen.screen
     assert "== llmperf ==" in shown[start + 2]

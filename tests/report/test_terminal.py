@@ -70,6 +70,24 @@ def test_without_colour_a_regression_stands_out_with_all_its_numbers() -> None:
     assert "tok/s of the 3 attempts: 769.0, 771.3, 766.2" in text
 
 
+def test_a_failure_shows_what_failed_and_no_more() -> None:
+    """The test's own message, and the reports, have the metrics that held."""
+    block = plain(render(troubled_run())).split("REGRESSED decode[8K-c16]")[1].split("INVALID")[0]
+    assert "ITL, ms" in block
+    assert "TTFT" not in block
+
+
+def test_long_texts_are_folded_between_words_and_the_command_is_not() -> None:
+    run = change(published_run(), "decode[8K-c1]", outcome=Outcome.REGRESSED, notes=["word " * 40])
+    run = run.model_copy(update={"warnings": [Notice(code="drift", text="sentence " * 30)]})
+    lines = plain(render(run, 60)).splitlines()
+    prose = [line for line in lines if "word" in line or "sentence" in line]
+    assert len(prose) > 8
+    assert max(map(len, prose)) <= 60
+    assert all(line.startswith("  ") for line in prose if not line.startswith("note:"))
+    assert len(lines[-1]) > 60
+
+
 def test_every_other_outcome_is_listed() -> None:
     text = plain(render(troubled_run()))
     assert "INVALID decode[32K-c8]\n  2 of 8 requests failed" in text

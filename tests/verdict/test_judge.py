@@ -217,6 +217,8 @@ def test_a_fall_beyond_even_a_large_noise_is_one(speed: float, outcome: str) -> 
     assert record.outcome.value == outcome
     (total,) = [c for c in record.comparisons if c.metric == "total_tok_s"]
     assert not total.gated
+    # what fails does not say why it could not be judged
+    assert bool(total.why) == (outcome == "UNGATED")
     assert total.tolerance is not None
     assert 0.15 < total.tolerance < 0.5
 
