@@ -81,7 +81,9 @@ def start_run(
         if isinstance(built, PairedRun):
             other_log = log.with_name("server-against.log")
             command, address = settings.serve_against, settings.against
-            other = reach(address, command, values, settings, other_log, number, closers, say)
+            other = reach(
+                address, command, values, settings, other_log, number, closers, say, other=True
+            )
             built.against = redact(other.url)
             reference = _build(Run, settings, other, None, None, say, show)
             built.oppose(reference, PairGate.of(built.against, settings.grid, settings))

@@ -6,14 +6,7 @@ from pytest_llmperf.grid import Cell
 from pytest_llmperf.result import CellRecord, Measurement
 from pytest_llmperf.run.session import Run
 from pytest_llmperf.verdict import MatrixVerdict
-from pytest_llmperf.verdict.ab import (
-    CONFIRMATIONS,
-    PAIRS,
-    Pair,
-    PairGate,
-    judge_pairs,
-    needs_confirmation,
-)
+from pytest_llmperf.verdict.ab import PAIRS, Pair, PairGate, judge_pairs, needs_confirmation
 
 
 class PairedRun(Run):
@@ -53,6 +46,6 @@ class PairedRun(Run):
         pairs = self._pairs[cell]
         record = judge_pairs(cell, pairs, self.pair_gate)
         if needs_confirmation(record, pairs):
-            pairs += await self._measure_pairs(cell, CONFIRMATIONS)
+            pairs += await self._measure_pairs(cell, PAIRS)
             record = judge_pairs(cell, pairs, self.pair_gate)
         return record

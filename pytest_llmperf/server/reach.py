@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmperf.client.api import ServerApi
@@ -49,6 +49,7 @@ def reach(
     number: int,
     closers: contextlib.ExitStack,
     say: Callable[[str], None],
+    other: bool = False,
 ) -> Reached:
     """Start the server if asked to, lock it for this process, and wait until it is ready.
 
@@ -59,6 +60,7 @@ def reach(
         number: of the run; each run of a simulated server draws its own noise between runs.
         closers: gets what ends with the run.
         say: told what is being waited for.
+        other: this is the server to compare with, which ``--llm-metrics-url`` is not about.
 
     Raises:
         ConfigError: for anything that must be mended before.
@@ -85,6 +87,8 @@ def reach(
         assert url is not None
         connection = read_connection(values, url)
         closers.callback(ServerLock(connection.url).release)
+    if other:
+        connection = replace(connection, metrics_url=None)
     api = ServerApi(connection)
 
     async def connecting() -> Connected:

@@ -85,7 +85,11 @@ def _worse_without(
         judge(cell, [attempt], gate).outcome is not Outcome.REGRESSED for attempt in sound
     ):
         return None
-    record = judge(cell, sound, gate)
+    return with_left_out(judge(cell, sound, gate), attempts, note)
+
+
+def with_left_out(record: CellRecord, attempts: Sequence[Measurement], note: str) -> CellRecord:
+    """A verdict on the sound ones of ``attempts``, with a note on the others."""
     return record.model_copy(
         update={
             "attempts": list(attempts),
