@@ -289,7 +289,9 @@ class View:
             return Verdict("fail", "Nothing could be judged", "Every cell is new or too noisy.")
         good = f"No regression in {count(len(judged), 'measured cell')}"
         what = run.against or f"the baseline {run.profile}"
-        return Verdict("pass", good, f"Against {what}.")
+        rest = len(measured) - len(judged)
+        more = f" {rest} more could not be judged." if rest else ""
+        return Verdict("pass", good, f"Against {what}.{more}")
 
     @property
     def cell_warnings(self) -> list[tuple[str, str, list[str]]]:

@@ -145,6 +145,7 @@ def test_an_ungated_cell_is_named_with_what_helps() -> None:
     run = published_run()
     assert "ungated:" not in plain(render(run))
     text = plain(render(change(run, "decode[8K-c16]", outcome=Outcome.UNGATED)))
+    assert "No regression in 41 measured cells. Against the baseline rtxpro6k_x4. 1 more" in text
     assert "UNGATED decode[8K-c16]" in text
     assert "a longer --llm-duration helps" in text
 
