@@ -86,9 +86,9 @@ def plan(
 
     Args:
         old: the baseline as it was read at the start of the run; None makes a new profile.
-        mode: ``moved`` takes new cells, those beyond their noise, and those that went the same
-            way by more than half of theirs; ``new`` and ``better`` only those, ``all`` every valid
-            cell, ``add`` puts the run beside the earlier ones.
+        mode: ``moved`` takes new cells and those beyond their noise, and with these what went the
+            same way by more than half its tolerance; ``new`` takes new cells only, ``better``
+            better ones, ``all`` every valid cell, ``add`` puts the run beside the earlier ones.
         reason: why slower values are right; without it they are refused.
         prune: delete the cells that the declared grid has no more.
 

@@ -264,8 +264,8 @@ class Run:
         lines = [f"{path} {done}:\n{diff}" if diff else f"{path} is unchanged"]
         if plan.weakened:
             lines.append(
-                f"weak from now on, as one run stands for the several before: "
-                f"{', '.join(plan.weakened)}; --llm-update-mode add puts more runs beside it"
+                f"weak, with one run in place of several: {', '.join(plan.weakened)}; "
+                "--llm-update-mode add puts more runs beside it"
             )
         lines += [f"refused: {d.cell}: {d.why}" for d in plan.decisions if d.action == "refused"]
         self.update_text = "\n".join(lines)
