@@ -47,7 +47,7 @@ for combination in "${combinations[@]}"; do
     "$uv" pip compile -q --python "$venv/bin/python" --resolution "$resolution" --extra fast pyproject.toml -o "$venv/pins.txt" &&
     "$uv" pip install -q --python "$venv/bin/python" -c "$venv/pins.txt" -e '.[fast,test]' || { failed=1; continue; }
   "$uv" pip list -q --python "$venv/bin/python" |
-    grep -E '^(pytest|pytest-asyncio|httpx|httptools|pydantic|numpy|pyyaml|prometheus-client|filelock|uvicorn|rich|jinja2|uvloop) ' | tr -s ' ' | paste -sd, -
+    grep -E '^(pytest|pytest-asyncio|httpx|anyio|httptools|pydantic|numpy|pyyaml|prometheus-client|filelock|execnet|uvicorn|rich|jinja2|uvloop) ' | tr -s ' ' | paste -sd, -
   eval "set -- ${ARGS:-}"
   "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@" || failed=1
   rm -rf "$venv"
