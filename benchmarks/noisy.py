@@ -1,6 +1,6 @@
 """Does the gate tell a change from noise, end to end? Real runs against simulated servers.
 
-    python -m benchmarks.noisy [--only slower,A/B] [--duration 3] [--realtime]
+    python -m benchmarks.noisy [--only unchanged,A/B] [--duration 3] [--realtime]
 
 A profile of five runs is measured, then runs with and without a change are judged by it, and pairs
 of servers by each other. Every server starts with its own 1 % of noise (a seed each, in the order
@@ -122,7 +122,7 @@ def pytest(*options: str, duration: float) -> tuple[int, str]:
     """Exit code and words of a run in ``FOLDER``."""
     command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider",
                "perf_tests", f"--llm-duration={duration:g}", "--llm-settle=0.5",
-               "--llm-report=json:results.json", *options]  # fmt: skip
+               *options]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     done = subprocess.run(
         command, cwd=FOLDER, env=environment, capture_output=True, text=True, timeout=LIMIT_S
@@ -145,17 +145,16 @@ def make_profile(duration: float) -> None:
     """
     code, words = pytest(
         f"--llm-url={sim(BASELINE_SEED)}", "--hardware=noisy", "--update-baselines",
-        f"--llm-runs={RUNS}", *GRID, duration=duration,
+        f"--llm-runs={RUNS}", "--llm-report=json:baseline.json", *GRID, duration=duration,
     )  # fmt: skip
     if code:
         sys.exit(f"{words}\nno baseline: exit code {code}")
 
 
-def judge(scenario: Scenario, duration: float) -> dict[str, Any]:
-    """Run it; a row of the results."""
-    began, results = time.monotonic(), FOLDER / "results.json"
-    results.unlink(missing_ok=True)
-    code, words = pytest(*scenario.options, duration=duration)
+def judge(scenario: Scenario, number: int, duration: float) -> dict[str, Any]:
+    """Run it; a row of the results. All that it measured stays in ``FOLDER``."""
+    began, results = time.monotonic(), FOLDER / f"{number}.json"
+    code, words = pytest(f"--llm-report=json:{results}", *scenario.options, duration=duration)
     run = read(results) if results.exists() else None
     wrong = "nothing was measured" if run is None else scenario.check(run)
     if code != scenario.exit_code:
@@ -199,8 +198,8 @@ def main() -> None:
     if any(len(scenario.servers) == 1 for scenario in chosen):
         make_profile(options.duration)
         print(f"a profile of {RUNS} runs: {time.monotonic() - began:.0f} s", flush=True)
-    for scenario in chosen:
-        row = judge(scenario, options.duration)
+    for number, scenario in enumerate(chosen, start=1):
+        row = judge(scenario, number, options.duration)
         rows.append(row)
         seen = row["wrong"] or "as wanted"
         print(f"{row['name']:30} {row['wanted']:36} {row['took_s']:4.0f} s  {seen}", flush=True)
