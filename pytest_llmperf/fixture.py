@@ -49,7 +49,7 @@ class Llm:
         if record.failed:
             pytest.fail(record.message, pytrace=False)
         if record.outcome.value == "OVERCAP":
-            pytest.skip(record.message)
+            pytest.skip(f"{record.cell}: {record.message}")
         return record
 
     @property

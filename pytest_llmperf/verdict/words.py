@@ -24,7 +24,14 @@ _OPENING = {
 def table(record: CellRecord, outcome: Outcome, profile: str) -> str:
     """The cell's comparisons in one table, with what is known about the cause below it."""
     runs = max((c.n for c in record.comparisons), default=0)
-    title = f"{record.cell} {_OPENING[outcome]} ({profile}, {_count(runs, 'run')})"
+    moved = ", ".join(
+        f"{METRICS[c.metric].label} {percent(c.delta)}"
+        for c in record.comparisons
+        if c.verdict == ("worse" if outcome is Outcome.REGRESSED else "better")
+    )
+    # first what fits into pytest's one line about a failure, which has the cell's name already
+    title = f"{moved}: {record.cell}" if moved else record.cell
+    title += f" {_OPENING[outcome]} ({profile}, {_count(runs, 'run')})"
     rows = [HEADINGS, *(_row(c, record) for c in record.comparisons)]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     padded = [

@@ -220,7 +220,11 @@ def test_one_slower_than_the_other_fails(perf: pytest.Pytester, sim: str) -> Non
     assert result.ret == 1
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
-        ["decode?512-c1? is worse than its baseline (http*", "*total tok/s*WORSE*", "*pairs, *"]
+        [
+            "total tok/s *: decode?512-c1? is worse* (http*",
+            "*total tok/s*WORSE*",
+            "*pairs, *",
+        ]
     )
     assert f"--llm-against {sim}" in words(result)
 

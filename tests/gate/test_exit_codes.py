@@ -27,7 +27,10 @@ def test_1_a_regression_fails_its_own_cell_alone(
     assert result.ret == 1
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
-        ["decode?512-c1? is worse than its baseline (lab, 1 run)", "*total tok/s*WORSE*"]
+        [
+            "total tok/s *: decode?512-c1? is worse* (lab, 1 run)",
+            "*total tok/s*WORSE*",
+        ]
     )
     assert "attempts" in words(result)
     assert "perf_tests/test_decode.py::test_decode[512-c1]' --llm-url" in words(result)
