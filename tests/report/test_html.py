@@ -191,6 +191,14 @@ def test_regressions_come_first_with_the_command_that_measures_them_again(page: 
     assert "Measure the failed cells again" not in render([published_run()])
 
 
+def test_a_row_of_all_measurements_is_headed_by_its_cell(page: str) -> None:
+    """The first column stays while the others scroll: it must tell the rows apart."""
+    table = page.split('id="r1-all"')[1].split("</table>")[0]
+    heads = re.findall(r'<th scope="row"><a [^>]*>([^<]+)</a></th>', table)
+    assert heads[:2] == ["prefill[8K]", "decode[8K-c1]"]
+    assert len(heads) == len(set(heads)) == 64
+
+
 def test_a_failed_cell_that_was_measured_again_shows_every_attempt(page: str) -> None:
     failures = page.split("Regressions and failures</h2>")[1].split("<h2")[0]
     assert ">769.0, 771.3, 766.2</td>" in failures
