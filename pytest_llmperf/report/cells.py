@@ -90,6 +90,14 @@ def headline(record: CellRecord) -> Comparison | None:
     return next((c for c in record.comparisons if c.metric == name), None)
 
 
+def telling(record: CellRecord) -> list[Comparison]:
+    """The comparisons for which a cell failed: what got worse, or better where that fails too."""
+    found = [c for c in record.comparisons if c.verdict in ("worse", "missing")]
+    if not found and record.outcome is Outcome.IMPROVED:
+        found = [c for c in record.comparisons if c.verdict == "better"]
+    return found
+
+
 def speed(measurement: Measurement) -> float | None:
     """The cell's tok/s: prompt tokens for prefill, output tokens for decode."""
     return measurement.value(HEADLINE[measurement.phase])

@@ -238,6 +238,7 @@ def _environment() -> Environment:
         number=numbers.number,
         parse=Cell.parse,
         reasons=cells.reasons,
+        telling=cells.telling,
         row=cells.row,
         sections=_sections,
         shade=_shade,

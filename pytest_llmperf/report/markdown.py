@@ -17,6 +17,7 @@ from pytest_llmperf.report.cells import (
     row,
     speed,
     status,
+    telling,
     valid,
     verdict_note,
 )
@@ -104,15 +105,19 @@ def _head(view: View) -> str:
 
 
 def _failures(view: View) -> str:
-    parts = []
-    for record in view.failures:
-        parts.append(f"**{record.outcome.value}** `{record.cell}`" + _because(record))
-        if record.comparisons:
-            parts.append(_comparison_table([record]))
+    rows = [
+        [record.cell, record.outcome.value, *comparison_texts(c), attempt_texts(record, c)]
+        for record in view.failures
+        for c in telling(record)
+    ]
+    heads = ["Cell", "Verdict", "Metric", "Baseline", "Measured", "Change", "Tolerance", "Attempts"]
+    parts = [_table(heads, rows, "lllrrrrr")] if rows else []
+    reasoned = [r for r in view.failures if reasons(r) or not telling(r)]
+    parts += ["\n".join(f"- **{r.outcome.value}** `{r.cell}`{_because(r)}" for r in reasoned)]
     if command := view.rerun_command:
         parts.append("Measure the failed cells again:")
         parts.append(_fenced(command))
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _because(record: CellRecord) -> str:
@@ -197,21 +202,20 @@ def _measurements(view: View) -> str:
 def _comparisons(view: View) -> str:
     records = [record for record in view.records if record.comparisons]
     return (
-        _details("Every metric against the baseline", _comparison_table(records, named=True))
+        _details("Every metric against the baseline", _comparison_table(records))
         if (records)
         else ""
     )
 
 
-def _comparison_table(records: Iterable[CellRecord], *, named: bool = False) -> str:
+def _comparison_table(records: Iterable[CellRecord]) -> str:
     heads = [
-        *(("Cell",) if named else ()),
-        *("Metric", "Baseline", "Measured", "Change", "Tolerance", "Attempts", "Baseline runs"),
-        "Verdict",
+        *("Cell", "Metric", "Baseline", "Measured", "Change", "Tolerance", "Attempts"),
+        *("Baseline runs", "Verdict"),
     ]
     rows = [
         [
-            *((record.cell,) if named else ()),
+            record.cell,
             *comparison_texts(c),
             attempt_texts(record, c),
             str(c.n),
@@ -220,7 +224,7 @@ def _comparison_table(records: Iterable[CellRecord], *, named: bool = False) -> 
         for record in records
         for c in record.comparisons
     ]
-    return _table(heads, rows, "l" * named + "lrrrrrrl")
+    return _table(heads, rows, "llrrrrrrl")
 
 
 def _attempts(view: View) -> str:

@@ -14,6 +14,7 @@ from pytest_llmperf.report.cells import (
     reasons,
     speed,
     status,
+    telling,
     valid,
     verdict_note,
 )
@@ -164,7 +165,7 @@ def _failures(view: View, width: int) -> list[Line]:
         lines.append([Segment(record.outcome.value, ("red", "bold")), Segment(f" {record.cell}")])
         for why in reasons(record):
             lines += _wrap(why, width, "  ")
-        failed = [c for c in record.comparisons if c.verdict in ("worse", "missing")]
+        failed = telling(record)
         if failed:
             lines.append(_text(_columns("metric", "baseline", "measured", "change", "tolerance")))
         for comparison in failed:
