@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -171,13 +172,15 @@ def _notes(compared: Sequence[Comparison], attempts: Sequence[Measurement]) -> l
     for comparison in compared:
         metric = METRICS[comparison.metric]
         values = [m.value(metric.name) or 0.0 for m in attempts]
-        if comparison.verdict == "worse" and _drifts(values, metric.floor):
+        errors = [m.std_errors.get(metric.name, 0.0) for m in (attempts[0], attempts[-1])]
+        chance = 2 * math.hypot(*errors) / values[0] if values[0] else 0.0
+        if comparison.verdict == "worse" and _drifts(values, max(metric.floor, chance)):
             notes.append(words.drift(metric, values))
     return notes
 
 
 def _drifts(values: Sequence[float], least: float) -> bool:
-    """Whether three attempts or more go one way, by more than a change that counts."""
+    """Whether three attempts or more go one way, by more than counts and the windows explain."""
     steps = [b - a for a, b in pairwise(values)]
     one_way = all(s > 0 for s in steps) or all(s < 0 for s in steps)
     return len(values) >= 3 and one_way and abs(values[-1] / values[0] - 1) > least

@@ -18,6 +18,7 @@ from tests.verdict.build import (
     measured,
     speeds,
     stored,
+    unchecked,
     verdict_of,
 )
 
@@ -282,11 +283,17 @@ def test_both_parts_are_named_when_both_moved() -> None:
 
 
 def test_attempts_that_go_one_way_are_called_drift() -> None:
-    """Falling from attempt to attempt; not when they merely scatter."""
+    """Falling from attempt to attempt; not when they merely scatter, as their windows may."""
     falling = judge(CELL, speeds(0.9, 0.85, 0.8), gate())
     assert any(note.startswith("drift: total tok/s") for note in falling.notes)
     scattered = judge(CELL, speeds(0.85, 0.9, 0.8), gate())
     assert not any(note.startswith("drift") for note in scattered.notes)
+    first, middle, last = speeds(0.9, 0.85, 0.8)
+    unsure = {name: 20 * error for name, error in first.std_errors.items()}
+    first, last = (unchecked(m, std_errors=unsure) for m in (first, last))
+    chance = judge(CELL, [first, middle, last], gate())
+    assert chance.outcome is Outcome.REGRESSED
+    assert not any(note.startswith("drift") for note in chance.notes)
     steady = judge(CELL, speeds(0.85, 0.849, 0.848), gate())
     assert not any(note.startswith("drift") for note in steady.notes)
 
