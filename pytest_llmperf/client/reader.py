@@ -18,6 +18,8 @@ MAX_ARRIVALS = 2**18
 MAX_COUNT = 10**9
 _TEXTLESS = 16
 """Tokens that may come without any text: special ones, or the first part of a character."""
+_UNCOUNTED = 16
+"""Chunks of text in a row that continuous usage may leave out before it is taken to have ended."""
 _KEPT_TEXT = 2**20
 _REASON_CHARS = 40
 _ID_CHARS = 200
@@ -51,6 +53,7 @@ class ChunkReader:
         "_shape",
         "_start",
         "_texts",
+        "_uncounted",
         "record",
         "text",
     )
@@ -64,6 +67,7 @@ class ChunkReader:
         self._continuous: bool | None = None
         self._last = 0
         self._texts = 0
+        self._uncounted = 0
         self._start = ""
         self._shape: Shape | None = None
         self._learning = _LEARNING
@@ -194,6 +198,12 @@ class ChunkReader:
         if self._continuous is None and not usage_only and (text or risen):
             # the first chunk of generation tells whether counts come with every chunk
             self._continuous = risen
+        self._uncounted = 0 if risen or not text else self._uncounted + 1
+        if self._continuous and self._uncounted > _UNCOUNTED:
+            # the counts have stopped, the text goes on: it is counted by chunks from its start
+            self._continuous = False
+            record.usage_seen = "final"
+            record.tokens.clear()
         if risen:
             record.usage_seen = "continuous" if self._continuous else "final"
         if risen if self._continuous else text:

@@ -134,6 +134,24 @@ def test_b10_usage_on_the_last_text_chunk_alone_is_not_continuous() -> None:
     assert record.chunks == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("later", [delta(content="w "), counted("w ", 3)], ids=["none", "stuck"])
+def test_b10_counts_that_stop_midway_leave_the_chunks_to_count(later: bytes) -> None:
+    """Usage with the first chunks only, or one that stands still: the text goes on all the same."""
+    first = [counted("w ", n) for n in range(1, 4)]
+    record = read(*first, *[later] * 100, STOP, usage(412), DONE)
+    assert record.tokens == []
+    assert record.usage_seen == "final"
+    assert (record.chunks[-1], record.completion_tokens) == (103, 412)
+    assert record.stamps[-1] == pytest.approx(10.3)  # the last text's
+
+
+def test_b10_counts_with_every_fourth_chunk_are_continuous() -> None:
+    body = [counted("w ", n) if n % 4 == 1 else delta(content="w ") for n in range(1, 102)]
+    record = read(*body, STOP, DONE)
+    assert record.tokens == list(range(1, 102, 4))
+    assert record.usage_seen == "continuous"
+
+
 def test_b10_a_refused_field_is_a_failed_request_with_the_servers_words(transport: str) -> None:
     said = (
         "Extra inputs are not permitted, field: 'stream_options.continuous_usage_stats', "
