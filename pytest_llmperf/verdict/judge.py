@@ -79,14 +79,15 @@ def fault(attempt: Measurement) -> str:
 def _worse_without(
     cell: Cell, attempts: Sequence[Measurement], gate: Gate | None, note: str
 ) -> CellRecord | None:
-    """The verdict of the sound attempts, where two or more are left and each is worse by itself:
-    a third that failed makes the cell no better."""
+    """The verdict of the sound attempts, where two or more are left and are worse, together and
+    each by itself: a third that failed makes the cell no better."""
     sound = [attempt for attempt in attempts if not fault(attempt)]
-    if len(sound) < 2 or any(
-        judge(cell, [attempt], gate).outcome is not Outcome.REGRESSED for attempt in sound
-    ):
+    if len(sound) < 2:
         return None
-    return with_left_out(judge(cell, sound, gate), attempts, note)
+    together, *apart = (judge(cell, some, gate) for some in (sound, *([one] for one in sound)))
+    if any(record.outcome is not Outcome.REGRESSED for record in (together, *apart)):
+        return None
+    return with_left_out(together, attempts, note)
 
 
 def with_left_out(record: CellRecord, attempts: Sequence[Measurement], note: str) -> CellRecord:

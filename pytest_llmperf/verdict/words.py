@@ -24,10 +24,11 @@ _OPENING = {
 def table(record: CellRecord, outcome: Outcome, profile: str) -> str:
     """The cell's comparisons in one table, with what is known about the cause below it."""
     runs = max((c.n for c in record.comparisons), default=0)
+    decisive = {Outcome.REGRESSED: "worse", Outcome.IMPROVED: "better"}.get(outcome)
     moved = ", ".join(
         f"{METRICS[c.metric].label} {percent(c.delta)}"
         for c in record.comparisons
-        if c.verdict == ("worse" if outcome is Outcome.REGRESSED else "better")
+        if c.verdict == decisive
     )
     # first what fits into pytest's one line about a failure, which has the cell's name already
     title = f"{moved}: {record.cell}" if moved else record.cell

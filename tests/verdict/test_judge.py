@@ -196,6 +196,14 @@ def test_two_slow_attempts_are_worse_whatever_the_third_is(order: tuple[int, ...
     assert verdict_of(record, "total_tok_s").measured == pytest.approx(0.81 * 1600)
 
 
+def test_two_attempts_that_differ_in_what_is_worse_confirm_nothing() -> None:
+    """Their median is within the tolerance; that is no pass while the third is invalid."""
+    attempts = [measured(total_tok_s=0.93 * 1600), measured(itl_ms=10 / 0.93)]
+    assert [judge(CELL, [one], gate()).outcome for one in attempts] == [Outcome.REGRESSED] * 2
+    assert judge(CELL, attempts, gate()).outcome is Outcome.PASS
+    assert judge(CELL, [*attempts, invalid()], gate()).outcome is Outcome.INVALID
+
+
 def test_one_slow_attempt_and_two_invalid_ones_confirm_nothing() -> None:
     attempts = [measured(speed=0.8), invalid(), invalid()]
     assert judge(CELL, attempts, gate()).outcome is Outcome.INVALID
@@ -234,9 +242,11 @@ def test_a_cell_without_a_judged_metric_is_ungated() -> None:
 
 def test_a_gated_metric_that_vanished_is_never_a_pass() -> None:
     """The baseline has ITL, the measurement has none and does not say why."""
-    record = judge(CELL, [measured(itl_ms=None)], gate())
-    assert record.outcome is Outcome.INVALID
-    assert "MISSING" in record.message
+    for speed in (1.0, 1.3):
+        record = judge(CELL, [measured(speed=speed, itl_ms=None)], gate())
+        assert record.outcome is Outcome.INVALID
+        assert record.message.startswith(f"{CELL.id} lacks a metric"), "whatever else got better"
+        assert "MISSING" in record.message
 
 
 def test_what_the_measurement_calls_not_measurable_is_observed() -> None:
