@@ -8,6 +8,7 @@ signal's KeyboardInterrupt is raised in the main thread: in the midst of uvloop 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -26,10 +27,13 @@ async def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     finished = asyncio.Event()
     box: list[T | BaseException] = []
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    cancelled = threading.Event()
 
     async def body() -> T:
         task: asyncio.Task[T] = asyncio.ensure_future(make())
         started.append((asyncio.get_running_loop(), task))
+        if cancelled.is_set():  # before there was a task to cancel
+            task.cancel()
         return await task
 
     def work() -> None:
@@ -45,8 +49,10 @@ async def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         await finished.wait()
     except asyncio.CancelledError:
+        cancelled.set()
         for loop, task in started:
-            loop.call_soon_threadsafe(task.cancel)
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                loop.call_soon_threadsafe(task.cancel)
         await finished.wait()
         raise
     finally:

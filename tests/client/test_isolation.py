@@ -1,0 +1,58 @@
+"""What runs apart comes back, and ends when it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from pytest_llmperf.client import isolation
+from pytest_llmperf.client.isolation import run_apart
+from pytest_llmperf.client.loop import run
+
+
+async def sleep_long() -> None:
+    await asyncio.sleep(30)
+
+
+async def cancel_after(seconds: float) -> None:
+    apart = asyncio.ensure_future(run_apart(sleep_long))
+    await asyncio.sleep(seconds)
+    apart.cancel()
+    await apart
+
+
+@pytest.mark.parametrize("start_s", [0.0, 0.3])
+def test_a_cancellation_ends_it_even_before_it_has_started(
+    start_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop takes its time to start, the more so when uvloop is first imported."""
+
+    def start_slowly(main: Coroutine[Any, Any, None]) -> None:
+        time.sleep(start_s)
+        run(main)
+
+    monkeypatch.setattr(isolation, "run", start_slowly)
+    began = time.monotonic()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel_after(0.1))
+    assert time.monotonic() - began < 10
+    assert "llmperf-cell" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_it_returns_or_raises_is_handed_over() -> None:
+    """From a thread of its own."""
+
+    async def name() -> str:
+        return threading.current_thread().name
+
+    async def fail() -> None:
+        raise ValueError("boom")
+
+    assert asyncio.run(run_apart(name)) == "llmperf-cell"
+    with pytest.raises(ValueError, match="boom"):
+        asyncio.run(run_apart(fail))
