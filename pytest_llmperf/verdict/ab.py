@@ -79,7 +79,7 @@ class PairGate(Gate):
         return replace(gate, comparisons=count)
 
     def tolerance(self, metric: Metric, cell: Cell, error: float | None) -> Tolerance:
-        """How far the mean of the pairs may move: ``q sqrt(v / pairs)``, or the floor.
+        """How far the tested server may be from the other one: ``q sqrt(v / pairs)``, or the floor.
 
         v is the variance of one log ratio: how far the pairs lie apart, moderated by the errors of
         the windows (batch means) where those are known, and q Student's t with the degrees of

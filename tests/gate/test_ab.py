@@ -89,7 +89,7 @@ def test_pairs_that_contradict_each_other_widen_the_tolerance() -> None:
     assert together.tolerance < apart.tolerance
 
 
-def test_the_tolerance_is_that_of_the_mean_of_the_pairs() -> None:
+def test_the_tolerance_of_two_pairs_is_by_their_windows_errors() -> None:
     """By hand: four windows of 1 % error each, two pairs."""
     errors = {"total_tok_s": 16.0}
     wide = [Pair(measured(std_errors=errors), measured(std_errors=errors)) for _ in range(2)]
@@ -103,14 +103,12 @@ def test_few_pairs_are_judged_by_students_t() -> None:
     """By hand: four pairs. Their spread with 3 degrees of freedom, and 4 of the windows' errors; of
     TTFT, whose windows know none, it stands alone."""
     ratios = [-0.02, 0.0, 0.02, 0.04]
-    errors = {"total_tok_s": 16.0}
     known = gate()
-    given = [
-        Pair(measured(std_errors=errors), measured(speed=math.exp(r), std_errors=errors))
-        for r in ratios
-    ]
-    given = [Pair(p.reference, p.tested.model_copy(update={"std_errors": {"total_tok_s":
-             0.01 * p.tested.total_tok_s}})) for p in given]  # fmt: skip
+
+    def at(speed: float) -> Measurement:
+        return measured(speed=speed, std_errors={"total_tok_s": 0.01 * speed * 1600})
+
+    given = [Pair(at(1.0), at(math.exp(ratio))) for ratio in ratios]
     tail, apart = sidak(0.01, known.comparisons), np.var(ratios, ddof=1)
     record = judge_pairs(CELL, given, known)
     limit = t_quantile(tail, 7) * math.sqrt((4 * 2 * 0.01**2 + 3 * apart) / 7 / 4)
