@@ -135,20 +135,11 @@ def test_c10_streams_that_are_not_admitted_are_over_capacity(
 
 @scene
 async def pool_runs_out() -> Measurement:
-    paced = Paced()
-
-    async def handle(request: Request, reply: Reply) -> None:
-        if request.json["max_tokens"] == 1:
-            await paced(request, reply)
-            return
-        await reply.start_stream()
-        for i in range(30):
-            await reply.event({"choices": [{"index": 0, "delta": {"content": f"w{i} "}}]})
-            await asyncio.sleep(0.02)
+    async def run_out(reply: Reply) -> None:
         await reply.event({"error": {"code": 500, "message": "Context size has been exceeded."}})
         await reply.end_stream()
 
-    with measuring(handle) as (measurer, _):  # type: ignore[arg-type]
+    with measuring(ending(30, run_out)) as (measurer, _):  # type: ignore[arg-type]
         return await measurer.decode(decode())
 
 
