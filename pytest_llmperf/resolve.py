@@ -144,7 +144,7 @@ def read_connection(values: Values, url: str) -> Connection:
         ConfigError: for a URL, header, key file or CA file that cannot be used.
     """
     for stem, text in (("url", url), ("metrics-url", values.get("metrics-url"))):
-        if text is not None and not text.startswith(("http://", "https://")):
+        if text is not None and not text.lower().startswith(("http://", "https://")):
             raise bad_value(
                 stem, f"{text!r} is not a server address; write http://host:port, or sim"
             )

@@ -19,7 +19,7 @@ from pytest_llmperf.client.http import (
     parse_root,
     same_origin,
 )
-from pytest_llmperf.errors import ServerUnusable
+from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.redact import UNMISTAKABLE, redact
 from pytest_llmperf.settings import Connection
 
@@ -114,12 +114,17 @@ class ServerApi:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._loop = loop
-            self._client = httpx.AsyncClient(
-                headers=self._headers,
-                verify=self._tls,
-                timeout=httpx.Timeout(self._timeout_s, connect=CONNECT_S),
-                # a connection for each call: none goes stale, none outlives its event loop
-                limits=httpx.Limits(max_keepalive_connections=0),
-                follow_redirects=False,
-            )
+            try:
+                self._client = httpx.AsyncClient(
+                    headers=self._headers,
+                    verify=self._tls,
+                    timeout=httpx.Timeout(self._timeout_s, connect=CONNECT_S),
+                    # a connection for each call: none goes stale, none outlives its event loop
+                    limits=httpx.Limits(max_keepalive_connections=0),
+                    follow_redirects=False,
+                )
+            except (ImportError, ValueError, httpx.InvalidURL) as error:
+                raise ConfigError(
+                    f"a proxy that the environment names cannot be used: {redact(str(error))}"
+                ) from None
         return self._client

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import errno
+import re
 import ssl
+import urllib.request
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote_to_bytes
@@ -15,6 +17,7 @@ from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.settings import Connection
 
 CONNECT_S = 10.0
+_HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 
 Cause = Literal["refused", "dns", "tls", "timeout", "not-http", "lost", "network"]
 
@@ -61,7 +64,7 @@ def build_headers(connection: Connection) -> dict[str, str]:
     """Headers of every request of ours, the key among them.
 
     Raises:
-        ConfigError: a header or the key has a line break or other control character in it.
+        ConfigError: a header or the key has a line break, or anything else that cannot stand there.
     """
     headers = {"user-agent": "pytest-llmperf", "accept-encoding": "identity"}
     user = httpx.URL(connection.url).userinfo
@@ -71,8 +74,11 @@ def build_headers(connection: Connection) -> dict[str, str]:
         headers["authorization"] = f"Bearer {connection.api_key.strip()}"
     headers |= {name.lower(): value for name, value in connection.headers.items()}
     for name, value in headers.items():
-        if not name.isascii() or not value.isprintable() or not name.isprintable():
-            raise ConfigError(f"the header {name!r} (or the API key) has a control character in it")
+        if not (_HEADER_NAME.fullmatch(name) and value.isascii() and value.isprintable()):
+            raise ConfigError(
+                f"the header {name!r} (or the API key) has a control character in it, or another "
+                "that cannot stand in a header"
+            )
     return headers
 
 
@@ -109,9 +115,21 @@ def build_tls(verify: bool | str) -> ssl.SSLContext:
     return context
 
 
+def find_proxy(url: httpx.URL) -> str | None:
+    """The proxy the environment names for this address, if any."""
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(url.host):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
 def explain_failure(error: BaseException, url: httpx.URL) -> Unreachable:
     """Why there was no answer, and what to do about it."""
-    where = f"{url.scheme}://{url.host}:{_port(url)}"
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    where = f"{url.scheme}://{host}:{_port(url)}"
+    if find_proxy(url):
+        where += " (through the proxy that the environment names)"
     chain = _chain(error)
     for cause in chain:
         if isinstance(cause, ssl.SSLCertVerificationError):

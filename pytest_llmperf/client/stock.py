@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-import urllib.request
 from collections import deque
 from typing import Any
 
@@ -77,12 +76,3 @@ class StockTransport(httpx.AsyncBaseTransport):
             exchange.lost(time.monotonic(), str(error) or type(error).__name__)
         finally:
             await response.aclose()
-
-
-def find_proxy(url: httpx.URL) -> str | None:
-    """The proxy the environment names for this address, if any."""
-    proxies = urllib.request.getproxies()
-    proxy = proxies.get(url.scheme) or proxies.get("all")
-    if not proxy or urllib.request.proxy_bypass(url.host):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"

@@ -13,12 +13,13 @@ from pytest_llmperf.client.http import (
     build_headers,
     build_tls,
     explain_failure,
+    find_proxy,
     join_path,
     list_secrets,
     parse_root,
 )
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.client.stock import StockTransport, find_proxy
+from pytest_llmperf.client.stock import StockTransport
 from pytest_llmperf.client.transport import EXTENSION, MeasuredTransport, OwnTransport
 from pytest_llmperf.settings import Connection
 

@@ -172,6 +172,27 @@ def test_a_refused_connection_says_what_to_do() -> None:
     assert caught.value.cause == "refused"
 
 
+def test_an_address_of_ip_version_6_is_shown_as_it_is_written() -> None:
+    with pytest.raises(Unreachable, match=r"http://\[::1\]:9"):
+        call(lambda api: api.get("/x"), "http://[::1]:9")
+
+
+@pytest.mark.parametrize("proxy", ["foo://me:secret@p:1", "http://p:port", "socks9://p:1"])
+def test_a_proxy_that_cannot_be_used_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, proxy: str
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(ConfigError, match="a proxy that the environment names") as caught:
+        call(lambda api: api.get("/x"), "http://model.example")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_proxy_that_is_not_there_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with pytest.raises(Unreachable, match="through the proxy that the environment names"):
+        call(lambda api: api.get("/x"), "http://model.example")
+
+
 def test_an_unknown_host_is_named() -> None:
     with pytest.raises(Unreachable, match=r"no host is named 'no-such-host\.invalid'") as caught:
         call(lambda api: api.get("/x"), "http://no-such-host.invalid:8000", timeout_s=8)
@@ -211,7 +232,14 @@ def test_an_address_that_is_none_is_a_usage_error(url: str) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"api_key": "a\nb"}, {"headers": {"X": "a\r\nY: b"}}, {"headers": {"X\n": "a"}}],
+    [
+        {"api_key": "a\nb"},
+        {"headers": {"X": "a\r\nY: b"}},
+        {"headers": {"X\n": "a"}},
+        {"headers": {"X": "Zoë"}},
+        {"headers": {"X Y": "a"}},
+        {"headers": {"": "a"}},
+    ],
 )
 def test_a_header_cannot_smuggle_another(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="control character") as caught:

@@ -155,3 +155,8 @@ def test_reports_default_to_all_three_and_can_be_chosen(pytester: pytest.Pyteste
     assert "report.html" in resolve(pytester, [], show)
     assert "RESULT {'md': 'x.md'}" in resolve(pytester, ["--llm-report=md:x.md"], show)
     assert "RESULT {}" in resolve(pytester, ["--llm-report=none"], show)
+
+
+def test_the_scheme_of_an_address_may_be_written_in_capitals(pytester: pytest.Pytester) -> None:
+    """As RFC 3986 has it."""
+    assert resolve(pytester, ["--llm-url=HTTP://gpu1:8000"]).startswith("RESULT")
