@@ -112,7 +112,7 @@ def summarise(
         tokens = bin_tokens(counted.streams, edge_times)
         token_error = _relative_error(tokens, bin_s, step_s)
         if token_error is not None:
-            token_error = max(token_error, chunk_error(window.chunk_sizes))
+            token_error = max(token_error, chunk_error(window.read_tokens, window.read_chunks))
         step_error = _relative_error(bin_events(counted.streams, edge_times), bin_s, step_s)
         batches = batch_count(bins, bin_s, step_s)
         if batches:
@@ -148,7 +148,7 @@ def figures(cell: Decoded, *, buffered: bool) -> dict[str, Any]:
         "busy_tok_s": _ratio(window.tokens * cell.concurrency, window.decoding * seconds),
         "chunk_gap_p99_ms": float(np.percentile(gaps, 99)) * 1e3 if gaps.size else None,
         "chunks_s": window.chunks / seconds,
-        "tokens_per_chunk": _ratio(float(window.chunk_sizes.sum()), window.chunks),
+        "tokens_per_chunk": _ratio(float(window.read_tokens.sum()), window.chunks),
         "steps_s": steps_s,
         "tokens_per_step": tokens_per_step,
         "in_flight_avg": window.in_flight,

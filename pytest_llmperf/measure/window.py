@@ -113,10 +113,10 @@ class Window:
     t0: float
     t1: float
     tokens: float
-    chunks: int
-    """Arrivals stamped inside."""
-    chunk_sizes: Floats
-    """Tokens of each; those of one read together."""
+    read_chunks: Floats
+    """Arrivals of each read stamped inside, in one stream."""
+    read_tokens: Floats
+    """Tokens of each."""
     in_flight: float
     decoding: float
     restarting: float
@@ -135,6 +135,11 @@ class Window:
     def seconds(self) -> float:
         return self.t1 - self.t0
 
+    @property
+    def chunks(self) -> int:
+        """Arrivals stamped inside."""
+        return round(float(self.read_chunks.sum()))
+
 
 def bin_tokens(streams: Streams, edges: Floats) -> Floats:
     """Tokens of all streams between neighbouring ``edges``."""
@@ -150,7 +155,7 @@ def measure_window(streams: Streams, t0: float, t1: float) -> Window:
     """Everything the arrivals say about ``[t0, t1)``."""
     curves = list(_flat(streams))
     restarts = [curve for requests in streams for curve in requests[1:]]
-    chunks, sizes = _arrived(curves, t0, t1)
+    inside = [_inside(curve, t0, t1) for curve in curves]
     itls, few = _itls(curves, t0, t1)
     peak, at_peak = _peak([(c.first, c.decoding_end) for c in curves], t0, t1)
     seconds = t1 - t0
@@ -158,8 +163,8 @@ def measure_window(streams: Streams, t0: float, t1: float) -> Window:
         t0=t0,
         t1=t1,
         tokens=float(bin_tokens(streams, np.array([t0, t1]))[0]),
-        chunks=chunks,
-        chunk_sizes=sizes,
+        read_chunks=_rises([c.events for c in curves], inside),
+        read_tokens=_rises([c.tokens for c in curves], inside),
         in_flight=_overlap(((c.sent, c.ended) for c in curves), t0, t1) / seconds,
         decoding=_overlap(((c.first, c.decoding_end) for c in curves), t0, t1) / seconds,
         restarting=_overlap(((c.sent, min(c.first, c.ended)) for c in restarts), t0, t1) / seconds,
@@ -188,17 +193,10 @@ def _inside(curve: Curve, t0: float, t1: float) -> slice:
     return slice(int(low), int(high))
 
 
-def _arrived(curves: Iterable[Curve], t0: float, t1: float) -> tuple[int, Floats]:
-    """How many arrivals there were, and the tokens of each that came at a time of its own."""
-    events, sizes = 0.0, [np.zeros(0)]
-    for curve in curves:
-        inside = _inside(curve, t0, t1)
-        if inside.stop > inside.start:
-            first, last = inside.start, inside.stop - 1
-            events += curve.events[last] - (curve.events[first - 1] if first else 0.0)
-            before = curve.tokens[first - 1] if first else 0.0
-            sizes.append(np.diff(curve.tokens[inside], prepend=before))
-    return round(events), np.concatenate(sizes)
+def _rises(cumulative: Iterable[Floats], inside: Iterable[slice]) -> Floats:
+    """By how much each of the curves rose at each of its arrivals inside."""
+    parts = [np.diff(v, prepend=0.0)[part] for v, part in zip(cumulative, inside, strict=True)]
+    return np.concatenate([np.zeros(0), *parts])
 
 
 def _itls(curves: Iterable[Curve], t0: float, t1: float) -> tuple[tuple[float, ...], bool]:

@@ -48,16 +48,20 @@ def batch_mean_error(tokens_per_bin: ArrayLike, bin_s: float, step_s: float) -> 
     return float(rates.std(ddof=1) / math.sqrt(count))
 
 
-def chunk_error(sizes: ArrayLike) -> float:
-    """Relative standard error of a sum of independent chunks of ``sizes`` tokens; 0 for one chunk.
+def chunk_error(tokens: ArrayLike, chunks: ArrayLike) -> float:
+    """Relative standard error of the sum of ``tokens``, for independent chunks; 0 for one read.
 
     What speculative decoding gives a step differs from step to step and from stream to stream:
-    hundreds of chunks show that spread more surely than eight batches do.
+    hundreds of chunks show that spread more surely than eight batches do. Of each read its tokens
+    and its chunks: those read together may have several times the tokens, and it means nothing
+    (the error of a ratio estimate; Cochran 1977, Sampling Techniques, chapter 6).
     """
-    tokens = np.asarray(sizes, float)
-    if tokens.size < 2 or tokens.mean() <= 0:
+    made, sent = np.asarray(tokens, float), np.asarray(chunks, float)
+    total, reads = float(made.sum()), made.size
+    if reads < 2 or total <= 0:
         return 0.0
-    return float(tokens.std(ddof=1) / (tokens.mean() * math.sqrt(tokens.size)))
+    beside = made - sent * (total / sent.sum())
+    return float(np.sqrt(reads / (reads - 1) * np.square(beside).sum()) / total)
 
 
 def median_error(values: ArrayLike) -> float | None:

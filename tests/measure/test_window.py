@@ -154,7 +154,7 @@ def test_a_window_around_everything_holds_every_token(found: list[list[Curve]]) 
     produced = sum(c.tokens[-1] for requests in found for c in requests if c.tokens.size)
     window = measure_window(found, -1.0, 1000.0)
     assert window.tokens == pytest.approx(produced)
-    assert window.chunk_sizes.sum() == pytest.approx(produced)
+    assert window.read_tokens.sum() == pytest.approx(produced)
     assert window.chunks == sum(c.events[-1] for r in found for c in r if c.events.size)
     assert all(itl > 0 for itl in window.itls)
     assert 0 <= window.at_peak <= 1 + 1e-9

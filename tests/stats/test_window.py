@@ -55,13 +55,25 @@ def test_chunks_know_the_error_that_few_batches_only_guess() -> None:
     sizes = rng.integers(1, 6, (400, 8, 40)).astype(float)
     rates = sizes.mean(axis=(1, 2))
     true = rates.std() / rates.mean()
-    by_chunks = np.array([chunk_error(window.ravel()) for window in sizes])
+    by_chunks = np.array([chunk_error(window.ravel(), np.ones(320)) for window in sizes])
     by_batches = [batch_mean_error(window.sum(axis=0), 1.0, 1.0) for window in sizes]
     relative = np.array([error or 0.0 for error in by_batches]) / (8 * rates)
     assert by_chunks.mean() == pytest.approx(true, rel=0.1)
     assert by_chunks.min() > 0.85 * true
     assert relative.min() < 0.5 * true
-    assert chunk_error(np.full(300, 4.0)) == chunk_error([7.0]) == chunk_error([]) == 0.0
+    assert chunk_error(np.full(300, 4.0), np.ones(300)) == chunk_error([7.0], [1.0]) == 0.0
+    assert chunk_error([], []) == 0.0
+
+
+def test_chunks_that_are_read_together_are_no_larger_chunks() -> None:
+    """A proxy, say, that hands on some at once: what the chunks hold is as sure as before."""
+    rng = np.random.default_rng(6)
+    sizes = rng.integers(1, 6, 20_000).astype(float)
+    starts = np.flatnonzero(rng.random(sizes.size) < 0.2)
+    tokens, chunks = np.add.reduceat(sizes, starts), np.diff(starts, append=sizes.size)
+    alone = chunk_error(sizes, np.ones(sizes.size))
+    assert chunk_error(tokens, chunks) == pytest.approx(alone, rel=0.05)
+    assert chunk_error(chunks, chunks) == 0.0
 
 
 def test_cut_steps_hide_little_of_a_batch_error() -> None:
