@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmperf.client.api import ServerApi
+from pytest_llmperf.client.http import list_secrets
 from pytest_llmperf.client.isolation import run_apart
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.options import Values
@@ -75,7 +76,7 @@ def reach(
         connection = read_connection(values, url)
         closers.callback(ServerLock(connection.url).release)
         say(f"llmperf: starting the server, its output goes to {log}")
-        process = ServerProcess(command, url, log)
+        process = ServerProcess(command, url, log, list_secrets(connection))
         closers.callback(process.close)
         wait_s = READY_S if wait_s is None else wait_s
     elif url is not None and is_spec(url):

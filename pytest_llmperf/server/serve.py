@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -27,6 +27,8 @@ PORTS = {"vllm": 8000, "trtllm-serve": 8000, "sglang": 30000, "llama-server": 80
 """Where a server listens whose command does not say."""
 _TAIL_BYTES = 64 * 1024
 _TAIL_LINES = 15
+_LINE_CHARS = 600
+_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _POLL_S = 0.1
 
 
@@ -79,8 +81,11 @@ def split(command: str) -> list[str]:
 class ServerProcess:
     """A started server. Whatever happens to this process, the server's whole group ends."""
 
-    def __init__(self, command: str, url: str, log: Path) -> None:
+    def __init__(self, command: str, url: str, log: Path, secrets: Sequence[str] = ()) -> None:
         """Start it; what it prints goes into ``log``.
+
+        Args:
+            secrets: what is not repeated of what it prints.
 
         Raises:
             ConfigError: the command cannot be started, or something else listens at ``url``.
@@ -90,6 +95,7 @@ class ServerProcess:
         self.command = redact(command)
         self.url = url
         self.log = log
+        self._secrets = secrets
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             # a session of its own: Ctrl-C is for pytest, which then ends the server in order
@@ -107,11 +113,15 @@ class ServerProcess:
         return self._guard.poll()
 
     def last_words(self) -> str:
-        """The end of its log, free of secrets."""
+        """The end of its log, free of secrets and of what would steer a terminal."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-        return redact("\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]))
+            said = _COLOUR.sub("", file.read().decode("utf-8", "replace"))
+        shown = (
+            "".join(c if c.isprintable() else " " for c in line[:_LINE_CHARS])
+            for line in redact(said, self._secrets).splitlines()[-_TAIL_LINES:]
+        )
+        return "\n".join(f"  {line}" for line in shown)
 
     def explain(self) -> str:
         """How it ended, and what it said last; empty while it runs."""

@@ -77,6 +77,21 @@ def test_a_server_that_dies_is_seen_at_once_with_its_last_words(tmp_path: Path) 
     server.close()
 
 
+def test_its_last_words_hold_no_key_and_steer_no_terminal(tmp_path: Path) -> None:
+    """Whatever the key looks like; colours go, the indentation of a traceback stays."""
+    code = (
+        "print(['zebra-42']); print(chr(27) + '[31m  red' + chr(27) + '[0m' + chr(7) + '!');"
+        "print('x' * 5000)"
+    )
+    server = ServerProcess(f'{PYTHON} -c "{code}"', FREE, tmp_path / "server.log", ["zebra-42"])
+    while server.exit_code is None:
+        time.sleep(0.01)
+    first, second, third = server.last_words().splitlines()[-3:]
+    server.close()
+    assert (first, second) == ("  ['<redacted>']", "    red !")
+    assert len(third) < 1000
+
+
 FAMILY = """
 import os, signal, subprocess, sys, time
 {trap}
