@@ -167,11 +167,11 @@ def profiles(options: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.profiles import available_profiles, find_profile
 
     for name in available_profiles(options.baselines):
-        path = find_profile(name, options.baselines)
         try:
+            path = find_profile(name, options.baselines)
             baseline = load(path)
         except ConfigError as error:
-            print(f"{name}  {path}: {error}")
+            print(f"{name}  {error}")
             continue
         hardware, wanted = baseline.hardware, baseline.match
         machine = f"{hardware.gpu_count or 1} x {hardware.gpu}" if hardware.gpu else "?"

@@ -55,7 +55,8 @@ def find_profile(name: str, baselines_dir: Path) -> Path:
 def available_profiles(baselines_dir: Path) -> list[str]:
     """Names of the user's profiles and the shipped ones, sorted."""
     folders = (baselines_dir, shipped("baselines"))
-    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+    found = (path for folder in folders for path in folder.glob("*.yaml"))
+    return sorted({path.stem for path in found if path.is_file()})
 
 
 def read_text(path: Path) -> str:

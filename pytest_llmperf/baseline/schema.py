@@ -237,7 +237,9 @@ class Baseline(Strict):
     hardware: Hardware
     match: Match = Field(default_factory=Match)
     settings: BaselineSettings
-    tolerance: dict[ToleranceKey, Annotated[int | float, Field(gt=0)]] = Field(default_factory=dict)
+    tolerance: dict[ToleranceKey, Annotated[int | float, Field(gt=0, lt=1)]] = Field(
+        default_factory=dict
+    )
     """Overrides: ``metric`` or ``metric@cell`` -> fraction."""
     runs: dict[RunId, Run]
     cells: dict[CellId, CellBaseline]

@@ -90,7 +90,9 @@ def baselines(draw: st.DrawFn) -> Baseline:
                 "prefill_contexts": draw(contexts),
             },
             "tolerance": draw(
-                st.dictionaries(st.sampled_from(["ttft_ms", "itl_ms@decode[8K-c1]"]), positive)
+                st.dictionaries(
+                    st.sampled_from(["ttft_ms", "itl_ms@decode[8K-c1]"]), st.floats(0.001, 0.999)
+                )
             ),
             "runs": runs,
             "cells": cells,

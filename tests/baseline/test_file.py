@@ -109,6 +109,11 @@ def test_figures_keep_six_digits() -> None:
         ("schema: 1\n", "", "a baseline starts with 'schema: 1'"),
         ("runs:\n", "tolerance: {speed: 0.1}\nruns:\n", r"f\.yaml:5: tolerance\.speed: no metric"),
         ("runs:\n", "tolerance: {itl_ms: 0}\nruns:\n", r"tolerance\.itl_ms: .*greater than 0"),
+        (
+            "runs:\n",
+            "tolerance: {total_tok_s: 5}\nruns:\n",  # percent?
+            r"tolerance\.total_tok_s: .*less than 1",
+        ),
         ("...\n", "---\nschema: 1\n", r"not YAML \(but found another document\)"),
         ("...\n", "", "cut off, its last line should be '...'"),
         ("first:", "1:", "runs"),

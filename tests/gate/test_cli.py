@@ -235,10 +235,12 @@ def test_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None
 def test_profiles_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The shipped ones and the user's; a broken one does not hide the others."""
     (tmp_path / "mine.yaml").write_text("schema: 1\n")
+    (tmp_path / "gone.yaml").symlink_to("nowhere.yaml")
     assert llmperf("profiles", "--baselines", tmp_path) == 0
     out = capsys.readouterr().out
     assert "rtxpro6k_x4  4 x RTX PRO 6000" in out
     assert "mine" in out
+    assert "gone" not in out
 
 
 def test_init_writes_a_project_that_collects(tmp_path: Path) -> None:
