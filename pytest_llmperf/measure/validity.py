@@ -104,6 +104,9 @@ def notices(
             " another; look for a proxy that buffers. ITL and TTFT are left out"
         )
         yield Notice(code="buffered", text=text)
+    if cell.edges is None and any(gauges.steps is not None for gauges in cell.seen):
+        text = "the server's metrics answered late at an edge of the window: no count of its steps"
+        yield Notice(code="metrics-late", text=text)
     if preempted := cell.counted_by_server("preemptions"):
         text = f"{preempted:.0f} preemptions in the window: the KV cache ran out"
         yield Notice(code="preemptions", text=text)

@@ -16,6 +16,9 @@ from pytest_llmperf.verdict.noise import beyond
 BUFFERED = ("itl_ms", "ttft_ms", "ttft_p99_ms", "chunk_gap_p99_ms")
 """What cannot be had of a stream that something on the way collects."""
 
+COUNTED = ("steps_s", "tokens_per_step")
+"""What only the server's own counters tell, read at both edges of the window."""
+
 TTFT = ("ttft_ms", "ttft_p99_ms")
 """Medians over requests that queue behind each other: their spread is the queue, not an error. How
 far they move by chance is seen between runs only, so that a window's own error is not added."""
@@ -80,8 +83,11 @@ def _error(metric: Metric, attempts: Sequence[Measurement]) -> float | None:
 
 def _excuse(metric: Metric, measurement: Measurement) -> str:
     """Why the measurement itself says that this metric could not be had; empty if it does not."""
-    if metric.name in BUFFERED and any(n.code == "buffered" for n in measurement.warnings):
+    codes = {notice.code for notice in measurement.warnings}
+    if metric.name in BUFFERED and "buffered" in codes:
         return "not measurable: buffered"
+    if metric.name in COUNTED and "metrics-late" in codes:
+        return "the server's metrics answered late"
     cold = measurement.phase == "decode" and measurement.ttft_warm is False
     return "not warm" if cold and metric.name in TTFT else ""
 

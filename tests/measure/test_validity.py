@@ -116,6 +116,17 @@ def test_steps_come_from_the_servers_counters_at_their_own_stamps() -> None:
     assert found["std_errors"]["steps_s"] == pytest.approx(150 * 0.02 / 6 / 6**0.5, rel=0.01)
 
 
+def test_counters_without_both_edges_are_said_to_be_late() -> None:
+    """A server without counters of its steps cannot be late with them."""
+    seen = [Gauges(at=4.0, running=1, steps=100.0)]
+    assert "metrics-late" in codes(decoded(stream(chunks=1000), seen=seen))
+    edges = counters(steps=(100, 1000))
+    assert "metrics-late" not in codes(decoded(stream(chunks=1000), seen=seen, edges=edges))
+    assert "metrics-late" not in codes(
+        decoded(stream(chunks=1000), seen=[Gauges(at=4.0, running=1)])
+    )
+
+
 def test_a_window_of_few_steps_does_not_know_its_error() -> None:
     """Fewer than 8 batches of 5 steps: no error, so nothing can be gated."""
     few = figures(decoded(stream(step=0.44, chunks=1000)), buffered=False)

@@ -259,6 +259,16 @@ def test_what_the_measurement_calls_not_measurable_is_observed() -> None:
     assert verdict_of(record, "total_tok_s").verdict == "ok"
 
 
+def test_counters_that_came_late_leave_the_cell_to_its_other_metrics() -> None:
+    """One slow answer of /metrics at an edge of the window."""
+    notice = Notice(code="metrics-late", text="the server's metrics answered late")
+    late = measured(steps_s=None, tokens_per_step=None, warnings=[notice])
+    record = judge(CELL, [late], gate())
+    assert record.outcome is Outcome.PASS
+    assert verdict_of(record, "steps_s").why == "the server's metrics answered late"
+    assert judge(CELL, [measured(steps_s=None)], gate()).outcome is Outcome.INVALID
+
+
 @pytest.mark.parametrize(
     ("warm", "outcome"),
     [(False, Outcome.PASS), (None, Outcome.REGRESSED), (True, Outcome.REGRESSED)],
