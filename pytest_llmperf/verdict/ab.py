@@ -148,8 +148,8 @@ def judge_pairs(cell: Cell, pairs: Sequence[Pair], gate: PairGate) -> CellRecord
 
 
 def needs_confirmation(record: CellRecord, pairs: Sequence[Pair]) -> bool:
-    """Whether to measure as many pairs again before calling the cell a regression."""
-    return record.outcome is Outcome.REGRESSED and len(pairs) == PAIRS
+    """Whether to measure as many pairs again before calling one server the faster."""
+    return record.outcome in (Outcome.REGRESSED, Outcome.IMPROVED) and len(pairs) == PAIRS
 
 
 def _as_baseline(measured: Sequence[Measurement]) -> CellBaseline:

@@ -65,8 +65,10 @@ def test_a_slower_server_is_worse(cell: Cell) -> None:
 
 
 def test_a_faster_server_is_better_and_passes() -> None:
+    """Which of two is the faster is the question: that too is not called on two pairs."""
     record = judged(1.1, 1.1)
     assert record.outcome is Outcome.IMPROVED
+    assert needs_confirmation(record, pairs(1.1, 1.1))
     assert not fails(record, gate())
     assert fails(record, gate(fail_on_improvement=True))
 
