@@ -13,7 +13,7 @@ from pytest_llmperf.grid import parse_tokens
 _PACKAGE = Path(__file__).resolve().parent.parent
 _AXES = ("contexts", "concurrency", "prefill_contexts")
 _DECLARED = (*_AXES, "max_tokens", "endpoint", "prompts", "capacity")
-_NAME = re.compile(r"\w[\w.+-]*")
+_NAME = re.compile(r"\w[\w.+-]{,99}")
 
 
 def shipped(folder: str) -> Path:
@@ -30,7 +30,7 @@ def profile_path(name: str, baselines_dir: Path) -> Path:
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"--hardware {name!r}: a profile is named by letters, digits and . _ + - only"
+            f"--hardware {name!r}: a profile is named by up to 100 letters, digits and . _ + -"
         )
     return baselines_dir / f"{name}.yaml"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from pytest_llmperf.baseline.file import load
-from pytest_llmperf.baseline.profiles import find_profile
+from pytest_llmperf.baseline.profiles import available_profiles, find_profile
 from pytest_llmperf.baseline.schema import Baseline
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.sim.app import App
@@ -43,7 +43,15 @@ def load_profile(parameters: SimParameters, baselines_dir: Path) -> Baseline:
     Raises:
         ConfigError: when there is none of that name, or its file is bad.
     """
-    return load(find_profile(parameters.profile or DEFAULT_PROFILE, baselines_dir))
+    name = parameters.profile or DEFAULT_PROFILE
+    try:
+        path = find_profile(name, baselines_dir)
+    except ConfigError:
+        known = ", ".join(available_profiles(baselines_dir))
+        raise ConfigError(
+            f"the simulator has no profile {name!r} to play; name one: sim:PROFILE, of {known}"
+        ) from None
+    return load(path)
 
 
 def build_engine(parameters: SimParameters, baseline: Baseline) -> EngineModel:

@@ -378,11 +378,17 @@ def test_a_file_that_is_no_baseline(perf: pytest.Pytester, content: bytes) -> No
     refused(perf, "--llm-url=http://127.0.0.1:1", "--hardware=mine", says="*mine.yaml*")
 
 
-@pytest.mark.parametrize("name", ["../mine", "/etc/passwd", "a/b", ".."])
+@pytest.mark.parametrize("name", ["../mine", "/etc/passwd", "a/b", "..", "x" * 300])
 def test_a_profile_is_a_name_not_a_path(perf: pytest.Pytester, name: str) -> None:
     """Nothing outside the baselines folder is read or written."""
     args = ("--llm-url=http://127.0.0.1:1", f"--hardware={name}", "--update-baselines")
     refused(perf, *args, says=f"*{name}*")
+
+
+def test_a_new_profile_cannot_be_simulated(perf: pytest.Pytester) -> None:
+    """The simulator is told what to play; --update-baselines, which is given, is not the remedy."""
+    args = ("--llm-url=sim", "--hardware=mine", "--update-baselines")
+    refused(perf, *args, says="the simulator has no profile 'mine' to play; name one: sim:PROFILE*")
 
 
 # Two runs at once
