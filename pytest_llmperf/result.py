@@ -291,6 +291,9 @@ class RunSettings(Model):
     prefill_contexts: list[int]
 
 
+DRY_RUN = "a dry run"
+
+
 class RunResult(Model):
     """``results.json``: a run, written after every cell."""
 
@@ -319,3 +322,5 @@ class RunResult(Model):
     warnings: list[Notice] = Field(default_factory=list)
     matrix: str = ""
     """What got worse over all cells together, for people; empty when nothing did."""
+    not_updated: str = ""
+    """Why ``--update-baselines`` wrote nothing of what it took: ``DRY_RUN``, or what is wrong."""

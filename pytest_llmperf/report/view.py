@@ -14,7 +14,7 @@ from pytest_llmperf.grid import Cell, format_tokens
 from pytest_llmperf.redact import redact_all
 from pytest_llmperf.report.cells import status
 from pytest_llmperf.report.numbers import count
-from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
+from pytest_llmperf.result import DRY_RUN, CellRecord, Outcome, RunResult, Status
 
 OVER_CAPACITY_NOTE = (
     "Over capacity: not run because this many requests at this context would exceed what the "
@@ -275,13 +275,17 @@ class View:
             return Verdict("fail", f"{total} together are worse than their baseline", detail)
         if early:
             return Verdict("info", f"Incomplete: {total} measured or judged", detail)
+        if run.not_updated:
+            level: Level = "info" if run.not_updated == DRY_RUN else "fail"
+            return Verdict(level, "Baseline not updated", f"Why: {run.not_updated}.")
         if updated := [r for r in measured if r.outcome is Outcome.UPDATED]:
             good = f"{len(updated)} of {total} updated, none failed"
             return Verdict("info", good, f"Baseline {run.profile}.")
         outcomes = {record.outcome for record in measured}
         if outcomes == {Outcome.MEASURED}:
             why = "no baseline applied" if run.profile else "no hardware profile was named"
-            return Verdict("info", f"{total} measured, nothing compared", f"Why: {why}.")
+            seen = count(len(measured), "cell")
+            return Verdict("info", f"{seen} measured, nothing compared", f"Why: {why}.")
         if outcomes == {Outcome.NEW}:
             return Verdict("fail", "Nothing to compare with", "Every cell is new.")
         judged = [r for r in measured if r.outcome in (Outcome.PASS, Outcome.IMPROVED)]

@@ -22,6 +22,7 @@ from pytest_llmperf.progress.show import Show
 from pytest_llmperf.redact import UNMISTAKABLE, redact, redact_all
 from pytest_llmperf.report.publish import publish
 from pytest_llmperf.result import (
+    DRY_RUN,
     CellRecord,
     Measurement,
     Notice,
@@ -100,6 +101,8 @@ class Run:
         """Why a run without a failure is not green all the same."""
         self.update_text = ""
         """What the update did, for the terminal."""
+        self.not_updated = ""
+        """Why it did nothing."""
         self._measurer = measurer
         self._gate = gate
         self.closers = contextlib.ExitStack()
@@ -220,6 +223,7 @@ class Run:
             stale=self.stale,
             warnings=self.warnings,
             matrix=self.matrix,
+            not_updated=self.not_updated,
         )
         known = [secret for secret in self.secrets if len(secret) >= UNMISTAKABLE]
         return RunResult.model_validate(redact_all(run.model_dump(), known)) if known else run
@@ -255,7 +259,10 @@ class Run:
                 update.apply(plan, path, self.profile)
         except ConfigError as error:
             self.update_text = str(error)
+            self.not_updated = self.update_text.removeprefix("baseline not updated: ")
             return exitstatus or 1
+        if settings.dry_run:
+            self.not_updated = DRY_RUN
         done = "would change" if settings.dry_run else "updated" if plan.before else "made"
         for cell in plan.accepted:  # some for what others did, after their own tests
             record = self.records[cell]

@@ -114,6 +114,46 @@ def test_0_an_update_takes_the_noisy_cell_along(
     assert [len(c.runs) for c in load(path).cells.values()] == [1, 1, 1]
 
 
+@pytest.mark.usefixtures("quick")
+def test_0_a_dry_run_does_not_say_that_it_updated(
+    perf: pytest.Pytester, measured: RunResult, url: str
+) -> None:
+    """The diff is shown, and the file stays."""
+    path = write_profile(perf, measured, 1.7)
+    before = path.read_text()
+    result = perf.runpytest(
+        "perf_tests", url, *LAB, *WIDE, "-k", "512-c1", "--llm-update-reason=new kernel",
+        "--llm-tolerance=total_tok_s@decode[512-c1]=0.1", "--update-baselines", "--llm-dry-run",
+    )  # fmt: skip
+    assert result.ret == 0, words(result)
+    result.stdout.fnmatch_lines(
+        ["Baseline not updated. Why: a dry run.", "*lab.yaml would change:"]
+    )
+    assert path.read_text() == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_1_an_update_whose_file_was_changed_meanwhile(
+    perf: pytest.Pytester, measured: RunResult, url: str
+) -> None:
+    """Nothing is written over, and no report says that something was."""
+    path = write_profile(perf, measured, 1.7)
+    perf.makeconftest(
+        f"""
+        def pytest_runtest_teardown(item):
+            with open({str(path)!r}, "a") as file:
+                file.write("# a colleague was here\\n")
+        """
+    )
+    result = perf.runpytest(
+        "perf_tests", url, *LAB, *WIDE, "-k", "512-c1", "--llm-update-reason=new kernel",
+        "--llm-tolerance=total_tok_s@decode[512-c1]=0.1", "--update-baselines",
+    )  # fmt: skip
+    assert result.ret == 1, words(result)
+    result.stdout.fnmatch_lines(["Baseline not updated. Why: *"])
+    assert "updated, none failed" not in words(result)
+
+
 def test_2_interrupted(perf: pytest.Pytester, measured: RunResult, url: str) -> None:
     """What was measured is reported; no baseline is touched."""
     path = write_profile(perf, measured, 1.0)
