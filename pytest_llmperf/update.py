@@ -125,7 +125,9 @@ def plan(
     weakened = (
         cell_id
         for cell_id, cell in cells.items()
-        if cell_id in stored and len(cell.runs) < ENOUGH_RUNS <= len(stored[cell_id].runs)
+        if not cell.over_capacity
+        and cell_id in stored
+        and len(cell.runs) < ENOUGH_RUNS <= len(stored[cell_id].runs)
     )
     return Plan(before, rewrite(old, new), tuple(decisions), tuple(weakened))
 
