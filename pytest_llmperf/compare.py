@@ -67,7 +67,7 @@ def compare(
     gate = Gate.build(
         called, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs
     )
-    records = [_judge(record, gate) for record in run.cells]
+    records = [_judge(record, gate) for record in run.cells if record.measurement]
     if not stored:  # no command measures against a results file
         records = [record.model_copy(update={"nodeid": ""}) for record in records]
     matrix = judge_matrix(records, gate)
@@ -120,8 +120,7 @@ def _differences(reference: Loaded, run: RunResult) -> str:
 
 
 def _judge(record: CellRecord, gate: Gate) -> CellRecord:
-    if record.measurement is None:
-        return record
+    assert record.measurement is not None
     # a plugin may have run the cell again after an attempt of another kind
     status = record.measurement.status
     attempts = [m for m in record.attempts if m.status is status] or [record.measurement]

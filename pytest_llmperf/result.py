@@ -6,9 +6,9 @@ Every field carries its unit in its name. A value that could not be observed is 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pytest_llmperf.grid import Cell, Phase
 
@@ -237,7 +237,7 @@ class Comparison(Model):
 class CellRecord(Model):
     """A cell of a run: every attempt, the one that counts, and the verdict."""
 
-    cell: str
+    cell: Annotated[str, AfterValidator(lambda name: Cell.parse(name).id)]
     outcome: Outcome
     failed: bool = False
     """Whether its test fails; a NEW cell fails under CI, an IMPROVED one by option."""

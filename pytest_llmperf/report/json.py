@@ -39,7 +39,7 @@ def read(path: Path) -> RunResult:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not a results file: {error}") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version is None:

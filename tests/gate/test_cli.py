@@ -111,6 +111,14 @@ def test_nothing_in_common_is_1(results: Path, capsys: pytest.CaptureFixture[str
     assert "only in the reference: prefill[8K]" in said.out
 
 
+def test_cells_without_a_measurement_are_no_pass(results: Path) -> None:
+    """Whatever outcome stands beside them."""
+    run = run_at(1.0)
+    bare = [r.model_copy(update={"measurement": None}) for r in run.cells]
+    write(run.model_copy(update={"cells": bare}), results / "bare.json")
+    assert llmperf("compare", results / "a.json", results / "bare.json") == 1
+
+
 def test_an_invalid_cell_is_1(results: Path) -> None:
     """Also where the reference has it valid; and it is never a reference itself."""
     run = run_at(1.0)

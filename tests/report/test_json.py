@@ -79,6 +79,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
         ('{"results": []}', "no schema_version"),
         ('{"schema_version": 99}', r"schema_version is 99, this release reads 1; read it with"),
         ('{"schema_version": 1, "date": 3}', r"results.json: "),
+        ("[" * 100_000, "not a results file"),
     ],
 )
 def test_a_bad_file_is_one_clear_error(text: str, message: str, tmp_path: Path) -> None:
@@ -96,6 +97,16 @@ def test_a_bad_field_is_named_with_its_place(tmp_path: Path) -> None:
     document["cells"][3]["measurement"]["ttft_ms"] = "fast"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"cells\[3\]\.measurement\.ttft_ms: "):
+        results.read(path)
+
+
+def test_a_cell_that_is_none_is_a_bad_field(tmp_path: Path) -> None:
+    """Not a traceback later, whose exit status 1 would say that something got slower."""
+    path = tmp_path / "results.json"
+    document = json.loads(results.dumps(published_run()))
+    document["cells"][0]["cell"] = "decode[<b>]"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"cells\[0\]\.cell: .*is not a cell"):
         results.read(path)
 
 
