@@ -9,11 +9,17 @@ from pathlib import Path
 def write_atomically(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` (UTF-8) in one step, creating its folder if need be.
 
-    Whatever happens, the path holds either the old content or the new, even after a power cut.
+    Whatever happens, the path holds either the old content or the new, even after a power cut. A
+    link stays one, and what is no file, such as ``/dev/stdout``, is written to, never replaced.
 
     Raises:
-        OSError: when the folder cannot be written; the old content stays, and no temporary file.
+        OSError: when the folder cannot be written, or the path is a folder; the old content stays,
+            and no temporary file.
     """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8", newline="\n")
+        return
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

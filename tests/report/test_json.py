@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import jsonschema
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.report import json as results
+from pytest_llmperf.report.files import write_atomically
 from pytest_llmperf.report.publish import publish
 from pytest_llmperf.result import RunResult
 from tests.support.results import SECRET, published_run, troubled_run
@@ -68,6 +70,29 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
         publish(published_run(), "json", path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """As /dev/stdout is, which would be gone for everybody."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(path, "text")
+        assert os.read(reader, 10) == b"text"
+    finally:
+        os.close(reader)
+    assert path.is_fifo()
+
+
+def test_a_link_stays_one_and_a_folder_is_an_error(tmp_path: Path) -> None:
+    """The file that a link names is replaced; a folder is left alone."""
+    (tmp_path / "link").symlink_to("file")
+    write_atomically(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+    with pytest.raises(OSError, match="directory"):
+        write_atomically(tmp_path, "text")
 
 
 @pytest.mark.parametrize(
