@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
+
+import pytest
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.settings import CapacityMode, Endpoint, PromptMode, UpdateMode
-
-if TYPE_CHECKING:
-    import pytest
 
 Kind = Literal["text", "number", "flag", "list"]
 """``list`` options may be given more than once; their values are split at commas on demand."""
@@ -198,7 +197,10 @@ class Values:
         if value is None:
             value = self._profile.get(stem.replace("-", "_"))
         if value is None and option.ini:
-            value = self._config.getini(option.key)
+            try:
+                value = self._config.getini(option.key)
+            except (pytest.UsageError, TypeError, ValueError) as error:
+                raise bad_value(stem, f"the ini key {option.key}: {error}") from None
             if option.kind == "text" and value is not None and not isinstance(value, str):
                 raise bad_value(stem, f"the ini key {option.key} takes text")
             if value is not None and option.choices and value not in option.choices:

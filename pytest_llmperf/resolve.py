@@ -244,7 +244,12 @@ def _read_reports(values: Values) -> dict[str, Path]:
             continue
         if name not in REPORT_FILES:
             raise bad_value("report", f"{name!r} is none of {', '.join(REPORT_FILES)}, none")
-        reports[name] = Path(path) if path else REPORT_DIR / REPORT_FILES[name]
+        target = Path(path) if path else REPORT_DIR / REPORT_FILES[name]
+        if not target.name:
+            raise bad_value("report", f"{text!r} names no file")
+        reports[name] = target
+    if len(set(reports.values())) < len(reports):
+        raise bad_value("report", "two formats in one file; give each its own")
     return reports
 
 

@@ -70,6 +70,8 @@ def test_what_a_cell_needs_to_be_measured_again(pytester: pytest.Pytester) -> No
         (["--llm-gate=speed"], "--llm-gate: 'speed' is none of"),
         (["--llm-run-info=missing.yaml"], "--llm-run-info: cannot read missing.yaml"),
         (["--llm-report=pdf"], "--llm-report: 'pdf' is none of html, json, md"),
+        (["--llm-report=md:."], "--llm-report: 'md:.' names no file"),
+        (["--llm-report=md:x", "--llm-report=json:x"], "--llm-report: two formats in one file"),
         (["--llm-ca=missing.pem"], "--llm-ca: there is no file missing.pem"),
         (["--llm-api-key-file=missing"], "--llm-api-key-file: cannot read missing"),
         (["--llm-update-reason=x"], "go with --update-baselines"),
@@ -119,6 +121,13 @@ def test_native_toml_is_read_typed(pytester: pytest.Pytester) -> None:
     assert resolve(pytester, [], show).removeprefix("RESULT ") == str(
         (7.5, (8192, 16384), {"ttft_ms": 0.3, "itl_ms@decode[8K-c1]": 0.2}, False, 256)
     )
+
+
+@pytest.mark.parametrize("line", ["llm_runs = many", "llm_insecure = perhaps"])
+def test_an_ini_value_of_the_wrong_type_is_named(pytester: pytest.Pytester, line: str) -> None:
+    """As one of the command line is; the collection of a file does not fail."""
+    pytester.makeini(f"[pytest]\n{line}")
+    assert f"the ini key {line.split()[0]}: " in resolve(pytester, [])
 
 
 @pytest.mark.parametrize("source", ["option", "environment", "file"])
