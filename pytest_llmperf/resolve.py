@@ -137,16 +137,16 @@ def _read_headers(values: Values) -> dict[str, str]:
     return headers
 
 
-def read_connection(values: Values, url: str) -> Connection:
-    """How to reach ``url``.
+def read_connection(values: Values, url: str, stem: str = "url") -> Connection:
+    """How to reach ``url``, which is a value of the option ``stem``.
 
     Raises:
         ConfigError: for a URL, header, key file or CA file that cannot be used.
     """
-    for stem, text in (("url", url), ("metrics-url", values.get("metrics-url"))):
+    for name, text in ((stem, url), ("metrics-url", values.get("metrics-url"))):
         if text is not None and not text.lower().startswith(("http://", "https://")):
             raise bad_value(
-                stem, f"{text!r} is not a server address; write http://host:port, or sim"
+                name, f"{text!r} is not a server address; write http://host:port, or sim"
             )
     ca = values.get("ca")
     if ca and not Path(ca).is_file():

@@ -86,6 +86,7 @@ def start_run(
             )
             built.against = redact(other.url)
             reference = _build(Run, settings, other, None, None, say, show)
+            built.warnings += _different_models(built.server, reference.server)
             built.oppose(reference, PairGate.of(built.against, settings.grid, settings))
         built.telemetry = telemetry
         built.warnings += telemetry.look()
@@ -96,6 +97,14 @@ def start_run(
         say(f"llmperf: run {number} of {settings.runs}")
     _announce(built, cells, say)
     return built
+
+
+def _different_models(ours: ServerInfo, theirs: ServerInfo) -> list[Notice]:
+    """That two servers are compared which do different work, as is meant for a quantization."""
+    if {ours.model, ours.model_root} & {theirs.model, theirs.model_root} - {None}:
+        return []
+    text = f"the other server serves {theirs.model!r}, this one {ours.model!r}"
+    return [Notice(code="mismatch", text=text)]
 
 
 def _see_gpus(values: Values, target: Reached) -> Telemetry:

@@ -86,7 +86,7 @@ def reach(
         connection = read_connection(values, handle.url)
     else:
         assert url is not None
-        connection = read_connection(values, url)
+        connection = read_connection(values, url, "against" if other else "url")
         closers.callback(ServerLock(connection.url).release)
     if other:
         connection = replace(connection, metrics_url=None)

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 
+from pytest_llmperf.baseline.profiles import shipped
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS
@@ -209,6 +210,27 @@ def test_two_servers_of_one_build_pass(perf: pytest.Pytester, both: list[str]) -
     report = json.loads((perf.path / "llmperf-report/results.json").read_text())
     assert report["against"] == both[1].partition("=")[2]
     assert [len(cell["attempts"]) for cell in report["cells"]] == [2, 2]
+
+
+def test_two_models_are_compared_but_said(perf: pytest.Pytester, sim: str) -> None:
+    """A quantization may be meant; another model by mistake must not look like a result."""
+    text = (shipped("baselines") / "rtxpro6k_x4.yaml").read_text()
+    text = text.replace("deepseek-ai/DeepSeek-V4.1-Flash-1017", "org/other")
+    text = text.replace("served_model: deepseek", "served_model: other")
+    (perf.mkdir("baselines") / "other.yaml").write_text(text)
+    result = perf.runpytest(
+        "perf_tests", f"--llm-url={sim}", "--llm-against=sim:other", *GRID, *SHORT, *WIDE,
+        "-k", "prefill",
+    )  # fmt: skip
+    result.stdout.fnmatch_lines(
+        ["*mismatch: the other server serves 'other', this one 'deepseek'*"]
+    )
+
+
+def test_the_option_with_a_bad_address_is_named(perf: pytest.Pytester, sim: str) -> None:
+    result = perf.runpytest("perf_tests", f"--llm-url={sim}", "--llm-against=gpu1:8000", *GRID)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*--llm-against: 'gpu1:8000' is not a server address*"])
 
 
 def test_one_slower_than_the_other_fails(perf: pytest.Pytester, sim: str) -> None:
