@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -33,9 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return simulate(given[1:], prog="llmperf sim")
     options = _parser().parse_args(given)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # one that takes no umlaut is no reason to fail
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = options.run(options)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as after ">&-"
+            sys.stdout.flush()
     except LlmPerfError as error:
         print(f"llmperf: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -43,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except OSError as error:
-        print(f"llmperf: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"llmperf: {where}{error.strerror}", file=sys.stderr)
         return BAD_INPUT
     return code
 

@@ -151,17 +151,17 @@ def read_results(text: str, source: str, profile: str) -> Imported:
     run_id = re.sub(r"[^\w-]", "", file.metadata.timestamp[:19]) or "run"
     cells: dict[str, CellBaseline] = {}
     left_out = list(_unmapped(file))
-    for cell, figures, problem in [*_prefills(file), *_decodes(file)]:
-        if problem:
-            left_out.append(f"{cell.id}: {problem}")
-        elif cell.id in cells:
-            left_out.append(f"{cell.id}: is there twice; the first is taken")
-        else:
-            cells[cell.id] = CellBaseline.model_validate({"runs": [run_id], **figures})
-    if not cells:
-        why = "\n".join(f"  {line}" for line in left_out)
-        raise ConfigError(f"{source}: holds no cell that can be compared with\n{why}")
     try:
+        for cell, figures, problem in [*_prefills(file), *_decodes(file)]:
+            if problem:
+                left_out.append(f"{cell.id}: {problem}")
+            elif cell.id in cells:
+                left_out.append(f"{cell.id}: is there twice; the first is taken")
+            else:
+                cells[cell.id] = CellBaseline.model_validate({"runs": [run_id], **figures})
+        if not cells:
+            why = "\n".join(f"  {line}" for line in left_out)
+            raise ConfigError(f"{source}: holds no cell that can be compared with\n{why}")
         return Imported(_baseline(file, profile, run_id, cells), tuple(left_out))
     except ValidationError as error:
         raise ConfigError(f"{source}: {first_problem(error)}") from None

@@ -195,8 +195,10 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as problem:
-        raise ConfigError(f"cannot listen on {host} port {port}: {problem.strerror}") from None
+    except (OSError, OverflowError) as problem:
+        listener.close()
+        why = getattr(problem, "strerror", None) or problem
+        raise ConfigError(f"cannot listen on {host} port {port}: {why}") from None
     return listener
 
 

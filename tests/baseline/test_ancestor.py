@@ -145,6 +145,9 @@ def test_gpus_count_only_where_the_server_was_on_the_measuring_host(
         (json.dumps({**RAW, "prefill": {"-8": RAW["prefill"]["8192"]}}), "prefill_contexts.0"),
         (json.dumps({**RAW, "results": [{**RAW["results"][0], "aggregate_tps": float("nan")}]}),
          "finite number"),
+        (json.dumps({**RAW, "results": [{**RAW["results"][0], "inter_token_latency_p50": 1e308}]}),
+         "itl_ms"),
+        (json.dumps({**RAW, "metadata": {**RAW["metadata"], "concurrency_levels": [-1]}}), "needs"),
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_in_words(text: str, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -235,6 +236,28 @@ def test_a_reader_that_has_seen_enough_is_no_error(results: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("redirect", ["", ">&-"])
+def test_a_terminal_that_takes_no_umlaut_or_none_at_all_changes_no_verdict(
+    results: Path, redirect: str
+) -> None:
+    """The exit status 1 of a traceback would say that something got slower."""
+    run = run_at(1.0)
+    assert run.server is not None
+    model = run.server.model_copy(update={"model": "mödel", "model_root": None})
+    write(run.model_copy(update={"server": model}), results / "u.json")
+    command = f"{sys.executable} -m pytest_llmperf.cli compare u.json u.json {redirect}"
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=results,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert redirect or "m\\xf6del" in done.stdout
+
+
 def test_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert llmperf("schema") == 0
     assert "RunResult" in json.loads(capsys.readouterr().out)["title"] + "RunResult"
@@ -267,6 +290,8 @@ def test_init_writes_a_project_that_collects(tmp_path: Path) -> None:
 def test_sim_is_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
     assert llmperf("sim", "serve", "nonesuch", "--port", "0") == 4
     assert "nonesuch" in capsys.readouterr().err
+    assert llmperf("sim", "serve", "--port", "70000") == 4
+    assert "port 70000" in capsys.readouterr().err
 
 
 def test_nothing_heavy_is_imported_for_a_small_command() -> None:
