@@ -193,15 +193,18 @@ class ChunkReader:
                 self._last = record.completion_tokens = count
             elif count < self._last:
                 record.usage_odd = True
-            elif record.completion_tokens is None:
+            elif record.completion_tokens is None and not self._last:
                 record.completion_tokens = count
         if self._continuous is None and not usage_only and (text or risen):
             # the first chunk of generation tells whether counts come with every chunk
             self._continuous = risen
         self._uncounted = 0 if risen or not text else self._uncounted + 1
         if self._continuous and self._uncounted > _UNCOUNTED:
-            # the counts have stopped, the text goes on: it is counted by chunks from its start
+            # the counts have stopped, the text goes on: it is counted by chunks from its start,
+            # and only a count that rises again can be its total
             self._continuous = False
+            self._last = self._last if count is None else count
+            record.completion_tokens = None
             record.usage_seen = "final"
             record.tokens.clear()
         if risen:

@@ -142,7 +142,16 @@ def test_b10_counts_that_stop_midway_leave_the_chunks_to_count(later: bytes) -> 
     assert record.tokens == []
     assert record.usage_seen == "final"
     assert (record.chunks[-1], record.completion_tokens) == (103, 412)
+    assert read(*first, *[later] * 100, STOP, DONE).completion_tokens is None
     assert record.stamps[-1] == pytest.approx(10.3)  # the last text's
+
+
+def test_b10_one_absurd_count_is_not_the_total() -> None:
+    """It cannot be told from a rise until the counts after it have fallen long enough."""
+    body = [counted("w ", 10**8 if n == 20 else n) for n in range(1, 101)]
+    record = read(*body, STOP, usage(100), DONE)
+    assert record.usage_odd
+    assert (record.tokens, record.chunks[-1], record.completion_tokens) == ([], 100, 100)
 
 
 def test_b10_counts_with_every_fourth_chunk_are_continuous() -> None:
