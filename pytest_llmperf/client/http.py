@@ -38,7 +38,7 @@ def parse_root(url: str) -> httpx.URL:
     """The server's root: the given address without a trailing slash and ``/v1``.
 
     Raises:
-        ConfigError: not an http(s) address.
+        ConfigError: not an http(s) address, or one with a query, which requests would not carry.
     """
     try:
         parsed = httpx.URL(url)
@@ -46,6 +46,11 @@ def parse_root(url: str) -> httpx.URL:
         raise ConfigError(f"--llm-url: {error}; give an address such as http://gpu1:8000") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError("--llm-url: give an address such as http://gpu1:8000, scheme included")
+    if parsed.query:
+        raise ConfigError(
+            "--llm-url: leave out what follows the '?'; a key goes into LLMPERF_API_KEY or "
+            "--llm-header"
+        )
     path = parsed.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return parsed.copy_with(path=path or "/", fragment=None, userinfo=b"")
 

@@ -18,6 +18,8 @@ _DRIFT_SIGMAS = 3.0
 _DRIFT_LEAST = 0.01
 """A drift smaller than this is of no interest, however sure."""
 _COUNTERS_APART = 0.05
+_UNEVEN = 3.0
+"""Times slower than the median: chance and turns of batches stay well below."""
 _CHUNKS_IN_ONE_GO = 0.5
 """Share of tiny gaps that shows a buffer on the way, for an engine of one chunk a step."""
 _CHUNKS_IN_ONE_GO_SPECULATIVE = 0.875
@@ -113,6 +115,13 @@ def notices(
     if cell.gap_share > _RESTART_GAPS:
         text = f"streams spent {cell.gap_share:.1%} of the window between two requests"
         yield Notice(code="restart-gaps", text=text)
+    itls = sorted(cell.window.itls)
+    if itls and itls[-1] > _UNEVEN * (median := itls[len(itls) // 2]):
+        text = (
+            f"the slowest of {len(itls)} requests took {itls[-1] * 1e3:.1f} ms a token, the median"
+            f" {median * 1e3:.1f}"
+        )
+        yield Notice(code="uneven-streams", text=text)
     drift = cell.drift
     if drift and abs(drift.sigmas) > _DRIFT_SIGMAS and abs(drift.change) > _DRIFT_LEAST:
         text = f"the window's second half was {drift.change:+.1%} against its first"

@@ -90,6 +90,7 @@ def test_no_url_at_all(perf: pytest.Pytester) -> None:
         ("gpu1:8000", "--llm-url: 'gpu1:8000' is not a server address; write http://host:port*"),
         ("ftp://gpu1", "--llm-url: 'ftp://gpu1' is not a server address*"),
         ("http://", "--llm-url: give an address such as http://gpu1:8000*"),
+        ("http://gpu1/v1?key=sesame", "--llm-url: leave out what follows the '?'*"),
         ("http://gpu1:port", "--llm-url: *give an address such as http://gpu1:8000*"),
         ("http://no-such-host.invalid:8000", "no host is named 'no-such-host.invalid'*"),
         ("sim:nonesuch", "*nonesuch*h200nvl_x2, rtxpro6k_x4*"),

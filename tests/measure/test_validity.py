@@ -116,6 +116,13 @@ def test_steps_come_from_the_servers_counters_at_their_own_stamps() -> None:
     assert found["std_errors"]["steps_s"] == pytest.approx(150 * 0.02 / 6 / 6**0.5, rel=0.01)
 
 
+def test_a_starved_stream_is_named() -> None:
+    """One of four at a twentieth of the speed takes 5 % off the total: within most tolerances."""
+    others = [stream(chunks=1000) for _ in range(3)]
+    assert "uneven-streams" in codes(decoded(*others, stream(step=0.4, chunks=1000)))
+    assert "uneven-streams" not in codes(decoded(*others, stream(step=0.04, chunks=1000)))
+
+
 def test_counters_without_both_edges_are_said_to_be_late() -> None:
     """A server without counters of its steps cannot be late with them."""
     seen = [Gauges(at=4.0, running=1, steps=100.0)]
