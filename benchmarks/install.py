@@ -6,9 +6,9 @@ usage: python -m benchmarks.install [NAME ...]
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
-import venv
 
 from benchmarks.clients import Client, every
 from benchmarks.load import BENCH
@@ -56,7 +56,10 @@ def install(client: Client) -> str:
     if client.is_installed:
         return ""
     folder = BENCH / client.folder
-    venv.create(folder, with_pip=True, clear=True)
+    python = shutil.which(client.interpreter) if client.interpreter else sys.executable
+    if python is None:
+        return f"it needs {client.interpreter}, which is not on the PATH"
+    subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
     pip = [str(client.python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     try:
         steps = [[*client.pip_options, *client.requirements], list(client.more)]

@@ -20,6 +20,8 @@ class Client:
     read: Callable[[Path], Seen] = Seen.load
     requirements: tuple[str, ...] = ()
     """What its own environment needs; none: it runs in ours."""
+    interpreter: str = ""
+    """That it needs, where ours may be too old."""
     pip_options: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
     """Installed after that, with dependencies."""

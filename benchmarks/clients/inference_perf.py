@@ -55,6 +55,6 @@ def _read(out: Path) -> Seen:
 CLIENTS = [
     Client(
         "inference-perf", _command, _read,
-        requirements=("inference-perf==0.7.0",), several_processes=True,
+        requirements=("inference-perf==0.7.0",), interpreter="python3.12", several_processes=True,
     )
 ]  # fmt: skip
