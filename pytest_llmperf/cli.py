@@ -145,7 +145,6 @@ def compare(options: argparse.Namespace) -> int:
     from pytest_llmperf.settings import Settings
 
     settings = Settings(
-        None,
         tolerances=parse_tolerances(options.tolerance),
         gate=parse_gates(options.gate),
     )

@@ -139,7 +139,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     elif (gathered := session.config.stash.get(GATHERED, None)) is not None:
         from pytest_llmperf.resolve import read_settings
 
-        reports = read_settings(session.config.stash[SELECTION].values(), None).reports
+        reports = read_settings(session.config.stash[SELECTION].values()).reports
         session.exitstatus = gathered.finish(int(session.exitstatus), reports)
 
 

@@ -253,7 +253,7 @@ def _read_reports(values: Values) -> dict[str, Path]:
     return reports
 
 
-def read_settings(values: Values, connection: Connection | None) -> Settings:
+def read_settings(values: Values) -> Settings:
     """Everything the run was asked to do.
 
     Raises:
@@ -266,7 +266,6 @@ def read_settings(values: Values, connection: Connection | None) -> Settings:
     if runs > 1 and values.get("update-baselines") and update_mode != "add":
         raise bad_value("update-mode", f"{runs} runs can only be added to a baseline; write add")
     return Settings(
-        connection=connection,
         hardware=values.get("hardware"),
         model=values.get("model"),
         engine=values.get("engine"),

@@ -59,7 +59,6 @@ class Timing:
 class Settings:
     """Everything the command line, markers, profile and ini say, resolved."""
 
-    connection: Connection | None
     hardware: str | None = None
     model: str | None = None
     engine: str | None = None

@@ -59,7 +59,7 @@ def start_run(
         ServerUnusable: when the server cannot be reached or is no OpenAI server.
     """
     values = selection.values()
-    settings = replace(read_settings(values, None), grid=selection.grid)
+    settings = replace(read_settings(values), grid=selection.grid)
     say = _speaker(selection.config)
     url = own_url(selection.config, values.get("url"), settings)
     _check_servers(url, settings)
@@ -73,7 +73,7 @@ def start_run(
         target = reach(url, settings.serve, values, settings, log, number, closers, say)
         telemetry = _see_gpus(values, target)
         facts = {**telemetry.facts, **settings.run_info, **target.facts}
-        settings = replace(settings, connection=target.connection, run_info=facts)
+        settings = replace(settings, run_info=facts)
         paired = settings.against is not None or settings.serve_against is not None
         judged_by = None if paired else first.profile if first else profile
         kind = PairedRun if paired else Run

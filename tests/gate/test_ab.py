@@ -26,7 +26,7 @@ OTHER = "http://other:8000"
 
 
 def gate(**settings: object) -> PairGate:
-    return PairGate.of(OTHER, CELLS, Settings(None, **settings))  # type: ignore[arg-type]
+    return PairGate.of(OTHER, CELLS, Settings(**settings))  # type: ignore[arg-type]
 
 
 def pairs(*speeds: float, cell: Cell = CELL) -> list[Pair]:

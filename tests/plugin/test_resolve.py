@@ -17,9 +17,9 @@ def pytest_sessionfinish(session):
     values = Values(session.config, {profile})
     try:
         url = values.get("url") or "http://h"
-        settings = read_settings(values, read_connection(values, url))
+        settings, connection = read_settings(values), read_connection(values, url)
         print("\n=> RESULT", {show})
-        print("\n=> REPR", settings)
+        print("\n=> REPR", settings, connection)
     except LlmPerfError as error:
         print("\n=> ERROR", error)
 """
@@ -116,7 +116,7 @@ def test_native_toml_is_read_typed(pytester: pytest.Pytester) -> None:
     )
     show = (
         "(settings.timing.duration_s, settings.grid.contexts, dict(settings.tolerances),"
-        " settings.connection.verify, settings.workload.max_tokens)"
+        " connection.verify, settings.workload.max_tokens)"
     )
     assert resolve(pytester, [], show).removeprefix("RESULT ") == str(
         (7.5, (8192, 16384), {"ttft_ms": 0.3, "itl_ms@decode[8K-c1]": 0.2}, False, 256)
@@ -140,9 +140,7 @@ def test_the_key_is_read_and_never_shown(
         monkeypatch.setenv("LLMPERF_API_KEY", "hush")
     Path(pytester.path, "key").write_text("hush\n")
     pytester.makeconftest(
-        CONFTEST.replace("{show}", "settings.connection.api_key == 'hush'").replace(
-            "{profile}", "{}"
-        )
+        CONFTEST.replace("{show}", "connection.api_key == 'hush'").replace("{profile}", "{}")
     )
     pytester.makepyfile("def test_it(): pass")
     result = pytester.runpytest("-s", *SCOPE, *args)

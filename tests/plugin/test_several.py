@@ -20,12 +20,12 @@ def worker(name: str) -> Any:
 def test_each_worker_has_a_server_and_one_that_replaces_a_dead_one_has_none() -> None:
     """pytest-xdist gives the new worker the next number; it may not share a server."""
     urls = "http://a:1,http://b:2"
-    assert [own_url(worker(name), urls, Settings(None)) for name in ("gw0", "gw1")] == [
+    assert [own_url(worker(name), urls, Settings()) for name in ("gw0", "gw1")] == [
         "http://a:1",
         "http://b:2",
     ]
     with pytest.raises(ConfigError, match="a worker of pytest-xdist died"):
-        own_url(worker("gw2"), urls, Settings(None))
+        own_url(worker("gw2"), urls, Settings())
 
 
 def test_a_run_is_finished_once_though_the_next_one_cannot_start() -> None:

@@ -52,7 +52,7 @@ def gate(
     """The gate of a whole grid: ``settings`` of the run, tolerances ``of_profile``."""
     if cells is None:
         cells = {cell.id: stored(cell, runs, noise) for cell in grid}
-    return Gate.build("box", cells, grid, Settings(None, **settings), of_profile, ci)
+    return Gate.build("box", cells, grid, Settings(**settings), of_profile, ci)
 
 
 def measured(

@@ -360,7 +360,7 @@ def test_counts_of_another_source_are_not_compared_silently(
     names = [f"2026-0{i}" for i, _ in enumerate(there, start=1)]
     cells = {CELL.id: stored(CELL, runs=len(there))}
     runs = {name: Run(token_source=source) for name, source in zip(names, there, strict=True)}
-    known = Gate.build("box", cells, GRID, Settings(None), runs=runs)
+    known = Gate.build("box", cells, GRID, Settings(), runs=runs)
     record = judge(CELL, [measured(token_source=here)], known)
     assert not record.outcome.failed
     assert record.measurement is not None

@@ -43,7 +43,7 @@ def test_arrays_are_judged_as_single_cells_are(mc: ModuleType) -> None:
             )
             for c, cell in enumerate(mc.CELLS)
         }
-        gate = Gate.build("box", cells, mc.CELLS, Settings(None))
+        gate = Gate.build("box", cells, mc.CELLS, Settings())
         records = []
         for c, cell in enumerate(mc.CELLS):
             attempts = [
