@@ -121,7 +121,7 @@ def plan(
     before = old.text if old else ""
     if not any(d.action in ("accepted", "pruned") for d in decisions):
         return Plan(before, before, tuple(decisions))
-    new = _merge(old.baseline if old else None, run, run_id, run_facts, cells, decisions)
+    new = _merge(old.baseline if old else None, run, run_id, run_facts, cells)
     weakened = (
         cell_id
         for cell_id, cell in cells.items()
@@ -288,29 +288,23 @@ def _merge(
     run_id: str,
     run_facts: Run,
     cells: Mapping[str, CellBaseline],
-    decisions: Iterable[Decision],
 ) -> Baseline:
     used = {name for cell in cells.values() for name in cell.runs}
     runs = {**(old.runs if old else {}), run_id: run_facts}
     base = old or facts.new_profile(run)
     # settings that an old file did not know are known once no cell of its remains
     known = base.settings if used != {run_id} else facts.known_settings(run)
-    actions = {decision.action for decision in decisions}
     return base.model_copy(
         update={
             "runs": {name: runs[name] for name in runs if name in used},
             "cells": dict(cells),
-            "settings": known.model_copy(
-                update=_axes(base.settings, map(Cell.parse, cells), prune="pruned" in actions)
-            ),
+            "settings": known.model_copy(update=_axes(base.settings, map(Cell.parse, cells))),
         }
     )
 
 
-def _axes(
-    settings: BaselineSettings, cells: Iterable[Cell], *, prune: bool
-) -> dict[str, list[int]]:
-    """The declared grid, grown to hold every cell; ``prune`` drops values without a cell."""
+def _axes(settings: BaselineSettings, cells: Iterable[Cell]) -> dict[str, list[int]]:
+    """The declared grid, grown to hold every cell."""
     stored = list(cells)
     decode = [cell for cell in stored if cell.phase == "decode"]
     present = {
@@ -320,6 +314,6 @@ def _axes(
     }
     axes = {}
     for name, values in present.items():
-        declared = [v for v in getattr(settings, name) if v in values or not prune]
+        declared = getattr(settings, name)
         axes[name] = declared if values <= set(declared) else sorted(values.union(declared))
     return axes

@@ -67,6 +67,12 @@ def start_run(
     settings = replace(settings, reports=_report_paths(selection.config, settings, number))
     log = REPORT_DIR / (f"server-run{number}.log" if settings.runs > 1 else "server.log")
     cells = [cell for item in items if run_of(item) == number and (cell := cell_of(item))]
+    whole = profile is not None and set(profile.baseline.settings.grid) <= set(cells)
+    if settings.prune and profile is not None and not whole:
+        raise ConfigError(
+            "--llm-prune deletes what the matrix has no more, so it needs the whole matrix of "
+            f"{settings.hardware}: leave out paths of single tests, -k and the like"
+        )
     show = Show(Board(), choose_view(selection.config))
     with contextlib.ExitStack() as closers:
         closers.callback(show.close)
@@ -92,7 +98,7 @@ def start_run(
         built.warnings += telemetry.look()
         built.closers = closers.pop_all()
     built.options = list_given(selection.config)
-    built.stale = [] if profile is None else _stale(selection, profile)
+    built.stale = _stale(selection, profile) if profile is not None and whole else []
     if settings.runs > 1:
         say(f"llmperf: run {number} of {settings.runs}")
     _announce(built, cells, say)
@@ -243,10 +249,9 @@ def _check_match(
 
 
 def _stale(selection: Selection, profile: Loaded) -> list[str]:
-    """Baseline cells that the declared grid has no more; a grid of one run's own hides none."""
-    if selection.overridden:
-        return []
-    return [cell for cell in profile.baseline.ordered_cells() if cell not in selection.declared]
+    """Baseline cells that neither the profile's matrix nor a test's own declares any more."""
+    declared = {*selection.declared, *(cell.id for cell in profile.baseline.settings.grid)}
+    return [cell for cell in profile.baseline.ordered_cells() if cell not in declared]
 
 
 def _announce(built: Run, cells: list[Cell], say: Callable[[str], None]) -> None:
