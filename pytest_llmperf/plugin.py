@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +16,7 @@ from pytest_llmperf.run.workers import OUTPUT, Gathered, make_scheduler
 if TYPE_CHECKING:
     from pytest_llmperf.fixture import Llm, Matrix
     from pytest_llmperf.run.series import Series
+    from pytest_llmperf.run.session import Run
 
 SELECTION = pytest.StashKey[Selection]()
 GATHERED = pytest.StashKey[Gathered]()
@@ -160,12 +161,13 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     series, gathered = config.stash.get(SERIES, None), config.stash.get(GATHERED, None)
+    runs: Sequence[Run | Gathered]
     runs = series.runs if series else [gathered] if gathered and gathered.final else []
     if runs:
         from pytest_llmperf.run.summary import write_github, write_summary
 
-        for run in runs:
-            write_summary(run, terminalreporter)
+        for number, run in enumerate(runs, start=1):
+            write_summary(run, terminalreporter, number, len(runs))
             write_github(run, terminalreporter)
 
 

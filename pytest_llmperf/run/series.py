@@ -7,6 +7,7 @@ import pytest
 from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.redact import redact
 from pytest_llmperf.report.json import dumps
+from pytest_llmperf.resolve import read_settings
 from pytest_llmperf.run.selection import Selection, run_of
 from pytest_llmperf.run.session import Run
 from pytest_llmperf.run.startup import start_run
@@ -54,7 +55,18 @@ class Series:
             return status
         if self.runs[-1].final is not None:  # the next one could not start
             return status or self._status
-        return self.runs[-1].finish(status, interrupted) or self._status
+        status = self.runs[-1].finish(status, interrupted) or self._status
+        return status or self._report_all()
+
+    def _report_all(self) -> int:
+        """Write the reports of several runs under the names that one run's have, so that none of
+        an older session is taken for this one's; return the exit status that comes of it."""
+        last, finals = self.runs[-1], [run.final for run in self.runs if run.final is not None]
+        finals = [final for final in finals if final.cells]
+        if last.settings.runs > 1 and finals:
+            for name, path in read_settings(self._selection.values()).reports.items():
+                last.write(name, path, finals)
+        return int(bool(last.unwritable))
 
     def dumps(self) -> str:
         """What the last run measured, as JSON; empty if that is nothing."""

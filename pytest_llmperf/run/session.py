@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmperf import __version__, update
@@ -20,6 +21,8 @@ from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.progress.show import Show
 from pytest_llmperf.redact import UNMISTAKABLE, redact, redact_all
+from pytest_llmperf.report import html
+from pytest_llmperf.report.files import write_atomically
 from pytest_llmperf.report.publish import publish
 from pytest_llmperf.result import (
     DRY_RUN,
@@ -83,6 +86,10 @@ class Run:
         self.records: dict[str, CellRecord] = {}
         self.warnings: list[Notice] = []
         self.stale: list[str] = []
+        self.number = 1
+        """Of the run within the session."""
+        self.before = ""
+        """The profile's text before the session's first run; empty where there was none."""
         self.options: list[str] = []
         """What the command line gave, for a command that measures again."""
         self.process: ServerProcess | None = None
@@ -238,7 +245,7 @@ class Run:
         self.final = result = self.result(finished=not interrupted, interrupted=interrupted)
         if self.records:
             for name, path in self.settings.reports.items():
-                self._write(result, name, path)
+                self.write(name, path, [result])
         return exitstatus or int(bool(self.empty or self.unwritable))
 
     def _update(self, result: RunResult, exitstatus: int) -> int:
@@ -267,8 +274,10 @@ class Run:
         for cell in plan.accepted:  # some for what others did, after their own tests
             record = self.records[cell]
             self.records[cell] = record.model_copy(update={"outcome": Outcome.UPDATED})
-        diff = plan.diff(path.name)
-        lines = [f"{path} {done}:\n{diff}" if diff else f"{path} is unchanged"]
+        diff = ""
+        if self.number == settings.runs:  # of several runs the last one shows what all changed
+            diff = replace(plan, before=self.before).diff(path.name)
+        lines = [f"{path} {done}:\n{diff}" if plan.changed else f"{path} is unchanged"]
         if plan.weakened:
             lines.append(
                 f"weak, with one run in place of several: {', '.join(plan.weakened)}; "
@@ -281,11 +290,16 @@ class Run:
     def _write_results(self) -> None:
         """The JSON after every cell, so that a killed run keeps what it measured."""
         if path := self.settings.reports.get("json"):
-            self._write(self.result(finished=False), "json", path)
+            self.write("json", path, [self.result(finished=False)])
 
-    def _write(self, result: RunResult, name: str, path: Path) -> None:
+    def write(self, name: str, path: Path, results: Sequence[RunResult]) -> None:
+        """Write a report of the last of ``results``; a page (``html``) shows all side by side."""
         try:
-            publish(result, name, path)
+            if name == "html" and len(results) > 1:
+                names = [f"run {n}" for n in range(1, len(results) + 1)]
+                write_atomically(path, html.render(results, names))
+            else:
+                publish(results[-1], name, path)
         except OSError as error:
             if path not in self.unwritable and self.final is None:
                 self._say(f"llmperf: cannot write {path}: {error.strerror}; measuring goes on")

@@ -98,10 +98,12 @@ def start_run(
         built.warnings += telemetry.look()
         built.closers = closers.pop_all()
     built.options = list_given(selection.config)
+    built.number = number
+    built.before = first.before if first else profile.text if profile else ""
     built.stale = _stale(selection, profile) if profile is not None and whole else []
     if settings.runs > 1:
         say(f"llmperf: run {number} of {settings.runs}")
-    _announce(built, cells, say)
+    _announce(built, cells, say, judged_by)
     return built
 
 
@@ -254,16 +256,22 @@ def _stale(selection: Selection, profile: Loaded) -> list[str]:
     return [cell for cell in profile.baseline.ordered_cells() if cell not in declared]
 
 
-def _announce(built: Run, cells: list[Cell], say: Callable[[str], None]) -> None:
+def _announce(
+    built: Run, cells: list[Cell], say: Callable[[str], None], judged_by: Loaded | None
+) -> None:
     """Say what is measured, against what, and about how long it takes."""
     settings, server = built.settings, built.server
     load = settings.workload
-    fitting = [
-        cell
+    too_much = {
+        cell: fits(
+            cell, settings.capacity, server, load.max_tokens, settings.kv_tokens, load.prompts
+        )
         for cell in cells
-        if fits(cell, settings.capacity, server, load.max_tokens, settings.kv_tokens, load.prompts)
-        is None
-    ]
+    }
+    fitting = [cell for cell, why in too_much.items() if why is None]
+    if (least := next(iter(too_much.values()), None)) and not fitting:
+        text = f"no cell fits this server: {least.reason}"
+        built.warnings.append(Notice(code="over-capacity", text=text))
     rates = {}
     if built.profile is not None:
         for cell_id, stored in built.profile.baseline.cells.items():
@@ -280,7 +288,7 @@ def _announce(built: Run, cells: list[Cell], say: Callable[[str], None]) -> None
     version = f" {server.version}" if server.version else ""
     address = redact(built.connection.url)
     say(f"llmperf: {server.model} on {server.engine}{version}{stamp} at {address}")
-    against = f"against {settings.hardware}" if built.profile else "compared with nothing"
+    against = f"against {settings.hardware}" if judged_by else "compared with nothing"
     if built.against:
         against = f"against {built.against}"
         seconds *= 2 * PAIRS

@@ -177,8 +177,27 @@ def test_several_runs_are_one_command(perf: pytest.Pytester) -> None:
     everything = [path for path in perf.path.rglob("*") if path.is_file()]
     assert not [path for path in everything if b"sk-abcdefgh" in path.read_bytes()]
     assert {path.name for path in (perf.path / "llmperf-report").glob("results*")} == {
-        f"results-run{n}.json" for n in (1, 2, 3)
+        "results.json",
+        *(f"results-run{n}.json" for n in (1, 2, 3)),
     }
+    _check_reports(perf.path / "llmperf-report")
+    _check_summary(result.outlines)
+
+
+def _check_reports(folder: Path) -> None:
+    """Under the plain names: the last run, and all runs side by side on the page."""
+    assert (folder / "results.json").read_text() == (folder / "results-run3.json").read_text()
+    assert (folder / "report.md").read_text() == (folder / "report-run3.md").read_text()
+    assert "<title>3 runs: run 1, run 2, run 3" in (folder / "report.html").read_text()
+
+
+def _check_summary(lines: list[str]) -> None:
+    """A whole matrix once, under the last of three headings, and one difference of the file."""
+    heads = [i for i, line in enumerate(lines) if "= llmperf: run" in line]
+    assert [lines[i].strip("= ") for i in heads] == [f"llmperf: run {n} of 3" for n in (1, 2, 3)]
+    assert [i > heads[2] for i, line in enumerate(lines) if line.startswith("Sustained")] == [True]
+    assert [line for line in lines if line.startswith("--- ")] == ["--- /dev/null"]
+    assert sum("llmperf: 2 cells, compared with nothing, about" in line for line in lines) == 3
 
 
 def test_each_run_of_the_simulator_draws_its_own_noise() -> None:
