@@ -243,7 +243,7 @@ class CellRecord(Model):
     """Whether its test fails; a NEW cell fails under CI, an IMPROVED one by option."""
     message: str = ""
     measurement: Measurement | None = None
-    """The attempt that was judged (after a breach: the median of three)."""
+    """The attempt that was judged; of several the one in the middle, with the medians judged."""
     attempts: list[Measurement] = Field(default_factory=list)
     comparisons: list[Comparison] = Field(default_factory=list)
     nodeid: str = ""
@@ -322,5 +322,7 @@ class RunResult(Model):
     warnings: list[Notice] = Field(default_factory=list)
     matrix: str = ""
     """What got worse over all cells together, for people; empty when nothing did."""
+    failed_tests: list[str] = Field(default_factory=list)
+    """Tests that failed by an assertion or error of their own, not by a verdict; node ids."""
     not_updated: str = ""
     """Why ``--update-baselines`` wrote nothing of what it took: ``DRY_RUN``, or what is wrong."""

@@ -112,9 +112,9 @@ def _lines(console: Console, table: Table, options: ConsoleOptions) -> Iterator[
 
 
 def _status(board: Board, running: Running, event: CellProgress) -> Iterator[RenderableType]:
-    again = f" (attempt {running.attempt})" if running.attempt > 1 else ""
+    again = f" ({running.again})" if running.again else ""
     first = Table.grid(padding=(0, 1))
-    title = Text.assemble((event.cell.id, "bold"), f" {STEPS[event.step]}{again}")
+    title = Text.assemble((running.name, "bold"), f" {STEPS[event.step]}{again}")
     title.no_wrap = True
     left = event.left_s
     timing = f"{event.elapsed_s:.0f} s" if event.elapsed_s else ""

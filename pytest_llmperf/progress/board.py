@@ -31,6 +31,18 @@ class Running:
     """Monotonic seconds."""
     attempt: int
     """1, or more when a cell is measured again."""
+    server: str = ""
+    """Which one, where there are two."""
+
+    @property
+    def name(self) -> str:
+        """The cell, and where."""
+        return f"{self.cell.id} at {self.server}" if self.server else self.cell.id
+
+    @property
+    def again(self) -> str:
+        """Which attempt, if not the first one; every cell has several at two servers."""
+        return f"attempt {self.attempt}" if self.attempt > 1 and not self.server else ""
 
 
 class Board:
@@ -43,6 +55,10 @@ class Board:
         """A cell's tok/s, or why it has none, in a word."""
         self.running: Running | None = None
         self.event: CellProgress | None = None
+        self.server = ""
+        """Which server is measured now, where there are two."""
+        self.windows = 1
+        """Measurements of each cell, at least."""
         self._estimate: Callable[[Iterable[Cell]], float] = lambda cells: 0.0
         self._clock = clock
         self._began = clock()
@@ -63,7 +79,7 @@ class Board:
         """A cell is measured from now on."""
         attempt = self._attempts[cell] = self._attempts.get(cell, 0) + 1
         self.event = None
-        self.running = Running(cell, self._clock(), attempt)
+        self.running = Running(cell, self._clock(), attempt, self.server)
 
     def end(self, measurement: Measurement | None) -> None:
         """It is no more; None: it was broken off."""
@@ -96,14 +112,17 @@ class Board:
     def left_s(self) -> float:
         """Until the last cell is measured, by the estimate."""
         left = [cell for cell in self.cells if cell not in self.done]
-        seconds = self._estimate(left)
-        if self.running is not None and self.running.cell in left:
-            others = self._estimate(cell for cell in left if cell != self.running.cell)
-            seconds = max(seconds - (self._clock() - self.running.began), others)
-        elif self.running is not None:  # measured again
-            once = self._estimate([self.running.cell])
-            seconds += max(once - (self._clock() - self.running.began), 0.0)
-        return seconds
+        seconds = self.windows * self._estimate(left)
+        running = self.running
+        if running is None:
+            return seconds
+        if running.cell in left:
+            others = self.windows * self._estimate(cell for cell in left if cell != running.cell)
+        else:  # measured again
+            others = seconds
+            windows = max(self.windows - running.attempt + 1, 1)
+            seconds += windows * self._estimate([running.cell])
+        return max(seconds - (self._clock() - running.began), others)
 
 
 def describe_short(measurement: Measurement) -> str:

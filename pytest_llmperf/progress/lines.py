@@ -31,14 +31,14 @@ class Lines:
         running = board.running
         if self._started or running is None or board.event is None:
             return
-        again = f", attempt {running.attempt}" if running.attempt > 1 else ""
+        again = f", {running.again}" if running.again else ""
         place = f"{board.number} of {len(board.cells)}, about {spell(board.left_s)} left"
-        self._write(f"measuring {running.cell.id}{again} ({place})")
+        self._write(f"measuring {running.name}{again} ({place})")
         self._started = True
 
     def end(self, board: Board, measurement: Measurement | None) -> None:
-        if self._started and measurement is not None:
-            self._write(f"{measurement.cell.id}: {describe(measurement)}", last=True)
+        if self._started and board.running is not None and measurement is not None:
+            self._write(f"{board.running.name}: {describe(measurement)}", last=True)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -19,6 +19,7 @@ class PairedRun(Run):
         """Name the server to compare with; before the first cell."""
         self.reference, self._gate, self.pair_gate = reference, gate, gate
         self._pairs: dict[Cell, list[Pair]] = {}
+        self.show.board.windows = 2 * PAIRS
 
     async def measure(self, cell: Cell) -> Measurement:
         """Measure one cell at both servers, A B B A; returns what the tested one did last."""
@@ -32,12 +33,12 @@ class PairedRun(Run):
     async def _measure_pairs(self, cell: Cell, number: int) -> list[Pair]:
         pairs = []
         for n in range(number):
-            if n % 2 == 0:
-                first = await self.reference.measure(cell)
-                pairs.append(Pair(first, await super().measure(cell)))
-            else:
-                first = await super().measure(cell)
-                pairs.append(Pair(await self.reference.measure(cell), first))
+            turns: list[Run] = [self.reference, self]
+            found = {}
+            for side in turns if n % 2 == 0 else turns[::-1]:
+                self.show.board.server = side.url
+                found[side] = await Run.measure(side, cell)
+            pairs.append(Pair(found[self.reference], found[self]))
         self.stop_reason = self.stop_reason or self.reference.stop_reason
         return pairs
 

@@ -13,6 +13,7 @@ from pytest_llmperf.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.result import CellRecord, Measurement, Outcome, Status
 from pytest_llmperf.settings import Settings
 from pytest_llmperf.stats.distributions import normal_quantile, sidak, t_quantile
+from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import TTFT, usable
 from pytest_llmperf.verdict.gate import FALSE_ALARM, NEEDS_BATCHES, Gate, Tolerance
 from pytest_llmperf.verdict.judge import fault, judge, with_left_out
@@ -77,6 +78,9 @@ class PairGate(Gate):
         )  # fmt: skip
         count = sum(gate.gates(m, cell) for cell in grid for m in metrics_of(cell.phase))
         return replace(gate, comparisons=count)
+
+    def name_reference(self, number: int) -> str:
+        return words.pairs(self.profile, number)
 
     def tolerance(self, metric: Metric, cell: Cell, error: float | None) -> Tolerance:
         """How far the tested server may be from the other one: ``q sqrt(v / pairs)``, or the floor.

@@ -12,6 +12,7 @@ from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.settings import Settings
 from pytest_llmperf.stats.distributions import normal_quantile, sidak
+from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.noise import ENOUGH_RUNS, fit_spread, quantile, tolerance
 
 FALSE_ALARM = 0.01
@@ -89,6 +90,10 @@ class Gate:
             settings.fail_on_improvement,
             _token_sources(cells, runs or {}),
         )
+
+    def name_reference(self, number: int) -> str:
+        """What a cell is compared with, of which there are ``number`` values, for people."""
+        return words.stored_runs(self.profile, number)
 
     def gates(self, metric: Metric, cell: Cell) -> bool:
         """Whether the metric is judged in cells of this phase."""

@@ -121,10 +121,14 @@ def _judge_values(record: CellRecord, cell: Cell, gate: Gate) -> CellRecord:
         word: [c for c in compared if c.verdict == word] for word in ("missing", "worse", "better")
     }
     decisive = next((found[0] for found in by.values() if found), None)
+    judged = _with_source(_median_attempt(attempts, decisive), cell, gate)
+    if len(attempts) > 1:  # each metric has its own median, which no single attempt need have
+        medians = {c.metric: c.measured for c in compared if c.measured is not None}
+        judged = judged.model_copy(update=medians)
     record = record.model_copy(
         update={
             "comparisons": compared,
-            "measurement": _with_source(_median_attempt(attempts, decisive), cell, gate),
+            "measurement": judged,
             "notes": _notes(compared, attempts),
         }
     )
@@ -139,7 +143,8 @@ def _judge_values(record: CellRecord, cell: Cell, gate: Gate) -> CellRecord:
         return _with(record, Outcome.PASS, "")
     else:
         outcome = Outcome.UNGATED
-    return _with(record, outcome, words.table(record, outcome, gate.profile))
+    runs = max((c.n for c in compared), default=0)
+    return _with(record, outcome, words.table(record, outcome, gate.name_reference(runs)))
 
 
 def _median_attempt(attempts: Sequence[Measurement], by: Comparison | None) -> Measurement:

@@ -14,16 +14,19 @@ HEADINGS = ("metric", "baseline", "measured", "delta", "tolerance", "attempts", 
 _LEFT = ("metric", "attempts", "verdict")
 
 _OPENING = {
-    Outcome.REGRESSED: "is worse than its baseline",
-    Outcome.IMPROVED: "is better than its baseline",
-    Outcome.INVALID: "lacks a metric that its baseline has",
-    Outcome.UNGATED: "has no metric that can be judged",
+    Outcome.REGRESSED: "is worse than {}",
+    Outcome.IMPROVED: "is better than {}",
+    Outcome.INVALID: "lacks a metric of {}",
+    Outcome.UNGATED: "has a speed that could not be judged against {}",
 }
 
 
-def table(record: CellRecord, outcome: Outcome, profile: str) -> str:
-    """The cell's comparisons in one table, with what is known about the cause below it."""
-    runs = max((c.n for c in record.comparisons), default=0)
+def table(record: CellRecord, outcome: Outcome, reference: str) -> str:
+    """The cell's comparisons in one table, with what is known about the cause below it.
+
+    Args:
+        reference: what the cell was compared with.
+    """
     decisive = {Outcome.REGRESSED: "worse", Outcome.IMPROVED: "better"}.get(outcome)
     moved = ", ".join(
         f"{METRICS[c.metric].label} {percent(c.delta)}"
@@ -32,7 +35,7 @@ def table(record: CellRecord, outcome: Outcome, profile: str) -> str:
     )
     # first what fits into pytest's one line about a failure, which has the cell's name already
     title = f"{moved}: {record.cell}" if moved else record.cell
-    title += f" {_OPENING[outcome]} ({profile}, {_count(runs, 'run')})"
+    title += f" {_OPENING[outcome].format(reference)}"
     rows = [HEADINGS, *(_row(c, record) for c in record.comparisons)]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     padded = [
@@ -133,6 +136,14 @@ def not_in_baseline(cell: Cell, profile: str) -> str:
 
 def capacity_up(cell: Cell, profile: str, stored: CellBaseline) -> str:
     return f"{cell.id} fits now; it did not in the baseline {profile}{_limits(stored)}"
+
+
+def stored_runs(profile: str, number: int) -> str:
+    return f"its baseline ({profile}, {_count(number, 'run')})"
+
+
+def pairs(server: str, number: int) -> str:
+    return f"{server} ({_count(number, 'pair')})"
 
 
 def capacity_regression(cell_id: str, profile: str, stored: CellBaseline, why: str) -> str:

@@ -77,6 +77,21 @@ def test_an_attempt_more_has_its_time_too(board: Board, clock: Clock) -> None:
     assert board.left_s == 60
 
 
+def test_two_servers_take_the_time_of_all_their_windows(board: Board, clock: Clock) -> None:
+    """And the cell is named with the server, not with an attempt: every cell has several."""
+    board.windows = 4
+    assert board.left_s == 360
+    for server, left in (("http://a", 360), ("http://b", 330), ("http://b", 300)):
+        board.server = server
+        board.begin(CELLS[0])
+        assert board.running is not None
+        assert (board.running.name, board.running.again) == (f"decode[8K-c1] at {server}", "")
+        assert board.left_s == left
+        clock.now += 12
+        assert board.left_s == left - 12
+        board.end(measured(CELLS[0]))
+
+
 def test_a_cell_measured_again_keeps_its_number(board: Board) -> None:
     """Two attempts are one cell of three."""
     for attempt in (1, 2):

@@ -335,6 +335,15 @@ def test_the_failure_is_one_table_for_people() -> None:
     assert row.endswith("WORSE")
 
 
+def test_of_a_cell_without_a_verdict_only_the_speed_is_said_not_to_be_judged() -> None:
+    """Its TTFT may well have been."""
+    record = judge(CELL, [measured(std_errors={})], gate())
+    assert record.outcome is Outcome.UNGATED
+    assert record.message.startswith(
+        f"{CELL.id} has a speed that could not be judged against its baseline (box, 5 runs)"
+    )
+
+
 def test_a_weak_tolerance_is_labelled() -> None:
     """One run in the baseline."""
     record = judge(CELL, [measured(speed=0.8)], gate(runs=1))
