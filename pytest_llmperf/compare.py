@@ -74,8 +74,9 @@ def compare(
     missing = [name for name in baseline.ordered_cells() if name not in {r.cell for r in records}]
     result = run.model_copy(
         update={
-            "profile": called,
-            "against": "",
+            "profile": called if stored else None,
+            "url": run.url if stored else str(tested),
+            "against": "" if stored else called,
             "cells": records,
             "stale": [],
             "matrix": matrix.message,

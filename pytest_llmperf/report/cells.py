@@ -38,7 +38,11 @@ COLUMNS = (
     Column("Context"),
     Column("Requests at once"),
     Column("Status", numeric=False),
+    Column("Verdict", numeric=False),
     Column("Total tok/s"),
+    Column("Baseline tok/s"),
+    Column("Change"),
+    Column("Tolerance"),
     Column("Per request tok/s"),
     Column("TTFT"),
     Column("Time between tokens"),
@@ -46,10 +50,6 @@ COLUMNS = (
     Column("Completed requests"),
     Column("Output tokens"),
     Column("Measured for"),
-    Column("Verdict", numeric=False),
-    Column("Baseline tok/s"),
-    Column("Change"),
-    Column("Tolerance"),
     Column("95 % interval"),
     Column("Steps/s"),
     Column("Tokens per step"),
@@ -119,13 +119,12 @@ def comparison_texts(comparison: Comparison) -> tuple[str, str, str, str, str]:
     """Metric, baseline, measured, change and tolerance, as people read them."""
     kind = metric(comparison)
     unit = kind.unit if kind.unit == "ms" else ""
-    tolerance = percent(comparison.tolerance)
     return (
         kind.label + (f", {unit}" if unit else ""),
         number(comparison.baseline, kind.digits),
         number(comparison.measured, kind.digits),
         change(comparison.delta),
-        tolerance if comparison.tolerance is None else f"±{tolerance}",
+        tolerance(comparison),
     )
 
 
@@ -138,9 +137,15 @@ def attempt_texts(record: CellRecord, comparison: Comparison) -> str:
 
 
 def verdict_note(comparison: Comparison) -> str:
-    """The verdict on one metric with what qualifies it: ``worse``, ``ok, weak``, ``observed``."""
-    words = comparison.verdict + (", weak" if comparison.weak and comparison.gated else "")
-    return f"{words}: {comparison.why}" if comparison.why else words
+    """The verdict on one metric and why: ``worse``, ``observed: not gated by default``."""
+    return f"{comparison.verdict}: {comparison.why}" if comparison.why else comparison.verdict
+
+
+def tolerance(comparison: Comparison | None) -> str:
+    """How far a metric may move: ``±7.0 % weak``."""
+    if comparison is None or comparison.tolerance is None:
+        return MISSING
+    return f"±{percent(comparison.tolerance)}" + (" weak" if comparison.weak else "")
 
 
 def row(record: CellRecord) -> list[Value]:
@@ -163,7 +168,11 @@ def row(record: CellRecord) -> list[Value]:
         Value(format_tokens(cell.context), cell.context),
         Value(str(cell.concurrency), cell.concurrency),
         Value(STATUSES[status(record)]),
+        Value(record.outcome.value),
         Value(number(rate), rate),
+        Value(number(base), base),
+        Value(change(delta), delta),
+        Value(tolerance(judged), judged.tolerance if judged else None),
         value("per_request_tok_s"),
         value("ttft_ms", 0, "ms"),
         value("itl_ms", 1, "ms"),
@@ -171,19 +180,9 @@ def row(record: CellRecord) -> list[Value]:
         value("completed", 0),
         value("output_tokens", 0),
         value("measured_s", 1, "s"),
-        Value(record.outcome.value),
-        Value(number(base), base),
-        Value(change(delta), delta),
-        Value(_tolerance(judged), judged.tolerance if judged else None),
         Value(interval(ci), ci[0] if ci else None),
         value("steps_s", 2),
         value("tokens_per_step", 2),
         Value(", ".join(notice.code for notice in warnings) or MISSING),
         Value(str(attempts), attempts),
     ]
-
-
-def _tolerance(comparison: Comparison | None) -> str:
-    if comparison is None or comparison.tolerance is None:
-        return MISSING
-    return f"±{percent(comparison.tolerance)}" + (" weak" if comparison.weak else "")

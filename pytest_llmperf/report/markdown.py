@@ -105,13 +105,15 @@ def _head(view: View) -> str:
 
 
 def _failures(view: View) -> str:
+    matrix = view.run.matrix.splitlines()
     rows = [
         [record.cell, record.outcome.value, *comparison_texts(c), attempt_texts(record, c)]
         for record in view.failures
         for c in telling(record)
     ]
     heads = ["Cell", "Verdict", "Metric", "Baseline", "Measured", "Change", "Tolerance", "Attempts"]
-    parts = [_table(heads, rows, "lllrrrrr")] if rows else []
+    parts = [escape(matrix[0]), _bullets(matrix[1:])] if matrix else []
+    parts += [_table(heads, rows, "lllrrrrr")] if rows else []
     reasoned = [r for r in view.failures if reasons(r) or not telling(r)]
     parts += ["\n".join(f"- **{r.outcome.value}** `{r.cell}`{_because(r)}" for r in reasoned)]
     if command := view.rerun_command:
@@ -146,7 +148,9 @@ def _prefill(view: View) -> str:
 def _matrix(view: View) -> str:
     if not view.contexts:
         return ""
-    below = ", with TTFT" + (" and change against the baseline" if view.compared else "")
+    below = ", with TTFT" + (
+        f" and change against {escape(view.reference)}" if view.compared else ""
+    )
     rows = [
         [
             f"**{format_tokens(context)}**",
@@ -202,8 +206,8 @@ def _measurements(view: View) -> str:
 def _comparisons(view: View) -> str:
     records = [record for record in view.records if record.comparisons]
     return (
-        _details("Every metric against the baseline", _comparison_table(records))
-        if (records)
+        _details(f"Every metric against {escape(view.reference)}", _comparison_table(records))
+        if records
         else ""
     )
 

@@ -86,8 +86,7 @@ def plain(lines: Iterable[Line]) -> str:
 def _header(view: View) -> list[Line]:
     run = view.run
     profile = f"profile {run.profile}" if run.profile else "no profile"
-    compared = f"against {run.against}" if run.against else profile
-    facts = [view.engine, compared, run.url]
+    facts = [view.model, view.engine] if run.against else [view.engine, profile, run.url]
     facts.append(f"{run.settings.duration_s:g} s per cell")
     lines = [_text(view.title, "bold"), _text(", ".join(fact for fact in facts if fact))]
     if run.simulated:
@@ -98,7 +97,7 @@ def _header(view: View) -> list[Line]:
 def _matrix(view: View, width: int) -> list[Line]:
     if not view.contexts:
         return []
-    against = "; below, change to the baseline" if view.compared else ""
+    against = f"; below, change to {view.reference}" if view.compared else ""
     lines = [_text(f"Sustained decode: total tok/s by context and streams{against}", "bold")]
     used: set[str] = set()
     for levels in _fold(view.concurrency, width):
@@ -160,7 +159,7 @@ def _below(record: CellRecord | None) -> Segment:
 
 def _failures(view: View, width: int) -> list[Line]:
     """What failed each cell; metrics that did not are in the reports, and in the test's message."""
-    lines: list[Line] = []
+    lines = _wrap(view.run.matrix, width, "", "red")
     for record in view.failures:
         lines.append([Segment(record.outcome.value, ("red", "bold")), Segment(f" {record.cell}")])
         for why in reasons(record):
@@ -171,7 +170,7 @@ def _failures(view: View, width: int) -> list[Line]:
         for comparison in failed:
             texts = _columns(*comparison_texts(comparison))
             lines.append(_text(f"{texts}  {verdict_note(comparison)}", "red"))
-        if len(record.attempts) > 1:
+        if len(record.attempts) > 1 and not view.run.against:  # the pairs have been told
             tries = [number(speed(attempt)) for attempt in record.attempts]
             lines.append(_text(f"  tok/s of the {len(tries)} attempts: {', '.join(tries)}"))
     return lines
@@ -240,7 +239,7 @@ def _row(label: str, segments: list[Segment]) -> Line:
 
 
 def _columns(name: str, *values: str) -> str:
-    return f"    {name:<18}" + "".join(f"{value:>11}" for value in values)
+    return f"    {name:<18}" + "".join(f"{value:>12}" for value in values)
 
 
 def _fold(items: list[T], width: int) -> list[list[T]]:

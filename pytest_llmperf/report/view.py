@@ -88,7 +88,14 @@ class View:
 
     @property
     def title(self) -> str:
+        if self.run.against:
+            return f"A/B: {self.run.url} against {self.run.against}"
         return f"{self.model} on {self.machine}" if self.machine else self.model
+
+    @property
+    def reference(self) -> str:
+        """What the cells were compared with, within a sentence."""
+        return self.run.against or "the baseline"
 
     @property
     def date(self) -> str:
@@ -103,7 +110,8 @@ class View:
     def subtitle(self) -> str:
         server, parts = self.run.server, []
         if server is not None:
-            parts = [server.engine, server.version, self._quantization]
+            model = self.model if self.run.against else None  # else in the title
+            parts = [model, server.engine, server.version, self._quantization]
         contexts, levels = self.contexts, self.concurrency
         if contexts and levels:
             parts.append(
@@ -200,7 +208,6 @@ class View:
             notes.append(f"Stopped early: {run.interrupted}")
         elif not run.finished:
             notes.append("Not finished: the run was still going, or was killed.")
-        notes += run.matrix.splitlines()
         notes += [f"{notice.code}: {notice.text}" for notice in run.warnings]
         # too good to be true is no failure, so nothing else would tell of it
         notes += [f"{r.cell}: {note}" for r in self.having(Outcome.IMPROVED) for note in r.notes]
@@ -267,6 +274,7 @@ class View:
         if self.failures:
             tally = Counter(record.outcome.value.lower() for record in self.failures)
             words = ", ".join(f"{n} {word}" for word, n in tally.items())
+            words += "; so did the matrix as a whole" if run.matrix else ""
             return Verdict("fail", f"{len(self.failures)} of {total} failed: {words}", detail)
         measured = [r for r in self.records if status(r) is Status.VALID]
         if not measured:
@@ -287,10 +295,12 @@ class View:
             seen = count(len(measured), "cell")
             return Verdict("info", f"{seen} measured, nothing compared", f"Why: {why}.")
         if outcomes == {Outcome.NEW}:
-            return Verdict("fail", "Nothing to compare with", "Every cell is new.")
+            why = "Every cell is new, so this run is not green."
+            return Verdict("fail", "Nothing to compare with", why)
         judged = [r for r in measured if r.outcome in (Outcome.PASS, Outcome.IMPROVED)]
         if not judged:
-            return Verdict("fail", "Nothing could be judged", "Every cell is new or too noisy.")
+            why = "Every cell is new or too noisy, so this run is not green."
+            return Verdict("fail", "Nothing could be judged", why)
         good = f"No regression in {count(len(judged), 'measured cell')}"
         what = run.against or f"the baseline {run.profile}"
         rest = len(measured) - len(judged)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from pytest_llmperf.baseline.profiles import shipped
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.progress.board import Board
 from pytest_llmperf.result import CellRecord, Measurement, Outcome, Status
 from pytest_llmperf.settings import Connection, Settings
 from pytest_llmperf.stats.distributions import normal_quantile, sidak, t_quantile
@@ -59,10 +61,18 @@ def test_a_slower_server_is_worse(cell: Cell) -> None:
     """5 % in both pairs; the pairs are told, and more are measured before it is certain."""
     record = judged(0.95, 0.95, cell=cell)
     assert record.outcome is Outcome.REGRESSED
-    assert OTHER in record.message
+    assert f"{cell.id} is worse than {OTHER} (2 pairs)" in record.message
     assert any(note.startswith("pairs, ") and note.count("->") == 2 for note in record.notes)
     assert needs_confirmation(record, pairs(0.95, 0.95))
     assert not needs_confirmation(record, pairs(0.95, 0.95, 0.95, 0.95))
+
+
+def test_what_is_reported_of_four_pairs_is_what_was_judged() -> None:
+    """Of an even number no window is the median."""
+    record = judged(0.95, 0.94, 0.93, 0.92)
+    assert record.measurement is not None
+    for comparison in record.comparisons:
+        assert record.measurement.value(comparison.metric) == comparison.measured
 
 
 def test_a_faster_server_is_better_and_passes() -> None:
@@ -202,14 +212,27 @@ def both(sim: str, other_sim: str) -> list[str]:
     return [f"--llm-url={sim}", f"--llm-against={other_sim}"]
 
 
-def test_two_servers_of_one_build_pass(perf: pytest.Pytester, both: list[str]) -> None:
-    """Exit 0, the other server named, each cell measured twice at either, the matrix not judged."""
+def test_two_servers_of_one_build_pass(
+    perf: pytest.Pytester, both: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 0, the other server named, each cell measured twice at either, the matrix not judged;
+    the progress says which one is measured."""
+    shown: list[str] = []
+    begin = Board.begin
+
+    def note(board: Board, cell: Cell) -> None:
+        begin(board, cell)
+        shown.append(board.running.server if board.running else "")
+
+    monkeypatch.setattr(Board, "begin", note)
     result = perf.runpytest("perf_tests", *both, *GRID, *SHORT, *WIDE, "-k", "prefill or c1")
     assert result.ret == 0, words(result)
     result.stdout.fnmatch_lines(["*against http://127.0.0.1:*", "*No regression in 2 measured*"])
     report = json.loads((perf.path / "llmperf-report/results.json").read_text())
     assert report["against"] == both[1].partition("=")[2]
     assert [len(cell["attempts"]) for cell in report["cells"]] == [2, 2]
+    tested, other = (option.partition("=")[2] for option in both)
+    assert [name for name, _ in groupby(shown)] == [*[other, tested] * 2, other]
 
 
 def test_two_models_are_compared_but_said(perf: pytest.Pytester, sim: str) -> None:
@@ -243,11 +266,15 @@ def test_one_slower_than_the_other_fails(perf: pytest.Pytester, sim: str) -> Non
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(
         [
-            "total tok/s *: decode?512-c1? is worse* (http*",
+            "llmperf: measuring decode?512-c1? at sim?speed=0.4 (1 of 1*",
+            "llmperf: decode?512-c1? at sim?speed=0.4: * tok/s*",
+            f"total tok/s *: decode?512-c1? is worse than {sim} (4 pairs)",
             "*total tok/s*WORSE*",
             "*pairs, *",
         ]
     )
+    assert f"\nA/B: sim?speed=0.4 against {sim}\n" in words(result)
+    assert "of the 4 attempts" not in words(result)
     assert f"--llm-against {sim}" in words(result)
 
 

@@ -63,7 +63,8 @@ def test_compare_with_slower_results_is_1(
     assert llmperf("compare", results / "a.json", results / "slow.json", "--json", made) == 1
     out = capsys.readouterr().out
     assert "REGRESSED decode[8K-c16]" in out
-    assert f"profile {results / 'a.json'}" in out
+    assert f"{results / 'slow.json'} against {results / 'a.json'}" in out
+    assert "profile" not in out.splitlines()[1]
     assert "Measure the failed cells again" not in out
     cells = json.loads(made.read_text())["cells"]
     assert {c["outcome"] for c in cells} >= {"REGRESSED", "OVERCAP"}
@@ -93,7 +94,7 @@ def test_several_references_are_so_many_runs(
     write(run_at(0.971), results / "little.json")
     assert llmperf("compare", *names, results / "little.json") == 1
     out = capsys.readouterr().out
-    assert "The cells together are worse" in out
+    assert "\nThe cells together are worse" in out
     assert "REGRESSED" not in out
     assert llmperf("compare", *names, results / "a.json") == 0
 
@@ -108,7 +109,7 @@ def test_nothing_in_common_is_1(results: Path, capsys: pytest.CaptureFixture[str
     assert llmperf("compare", results / "p.json", results / "d.json") == 1
     said = capsys.readouterr()
     assert "nothing to compare with: every cell is new" in said.err
-    assert "Nothing to compare with. Every cell is new." in said.out
+    assert "Nothing to compare with. Every cell is new, so this run is not green." in said.out
     assert "only in the reference: prefill[8K]" in said.out
 
 

@@ -64,7 +64,7 @@ def test_without_colour_a_regression_stands_out_with_all_its_numbers() -> None:
     assert "!-13.8%" in text
     assert "! regressed" in text
     assert "REGRESSED decode[8K-c16]" in text
-    assert re.search(r"total tok/s +892\.0 +769\.0 +-13\.8 % +±7\.0 %  worse, weak", text)
+    assert re.search(r"total tok/s +892\.0 +769\.0 +-13\.8 % +±7\.0 % weak  worse", text)
     assert "  total tok/s fell: slower steps (the engine got slower)" in text
     assert "a table" not in text
     assert "tok/s of the 3 attempts: 769.0, 771.3, 766.2" in text
@@ -163,8 +163,8 @@ def test_a_cell_with_two_warnings_of_a_kind_is_named_once() -> None:
 def test_a_run_in_which_nothing_is_gated_is_not_called_good() -> None:
     run = published_run()
     for outcome, words in (
-        (Outcome.UNGATED, "Nothing could be judged. Every cell is new or too noisy."),
-        (Outcome.NEW, "Nothing to compare with. Every cell is new."),
+        (Outcome.UNGATED, "Nothing could be judged. Every cell is new or too noisy, so "),
+        (Outcome.NEW, "Nothing to compare with. Every cell is new, so this run is not green."),
     ):
         cells = [
             r.model_copy(update={"outcome": outcome}) if r.outcome is Outcome.PASS else r
