@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import DEFAULT_GRID, Cell, Grid, parse_tokens
 from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.options import Values, bad_value
+from pytest_llmperf.options import BY_STEM, Values, bad_value
 from pytest_llmperf.settings import Connection, Settings, Timing, UpdateMode, Workload
 
 T = TypeVar("T")
@@ -35,7 +35,9 @@ def _number(
     except (TypeError, ValueError):
         raise bad_value(stem, f"{raw!r} is not a number") from None
     if not math.isfinite(number) or number < least or (above and number == least):
-        raise bad_value(stem, f"{raw} must be {'more than' if above else 'at least'} {least:g}")
+        unit = " s" if BY_STEM[stem].metavar == "SECONDS" else ""
+        bound = f"{'more than' if above else 'at least'} {least:g}{unit}"
+        raise bad_value(stem, f"{raw} must be {bound}")
     return number
 
 

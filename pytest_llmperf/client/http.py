@@ -18,8 +18,10 @@ from pytest_llmperf.settings import Connection
 
 CONNECT_S = 10.0
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+"""What OpenSSL, by its version, says of an answer in plain text."""
 
-Cause = Literal["refused", "dns", "tls", "timeout", "not-http", "lost", "network"]
+Cause = Literal["refused", "dns", "tls", "no-tls", "timeout", "not-http", "lost", "network"]
 
 
 class Unreachable(ServerUnusable):
@@ -144,8 +146,12 @@ def explain_failure(error: BaseException, url: httpx.URL) -> Unreachable:
                 "name its CA file, or switch verification off",
             )
     for cause in chain:
-        if isinstance(cause, ssl.SSLError):
-            return Unreachable("tls", f"{where}: no TLS connection ({cause.reason}); http://?")
+        # one that only waits for bytes is in the chain of every timeout
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLWantReadError):
+            if cause.reason in _NO_TLS:
+                words = f"the server does not speak TLS; did you mean http://{host}:{_port(url)}?"
+                return Unreachable("no-tls", f"{where}: {words}")
+            return Unreachable("tls", f"{where}: no TLS connection ({cause.reason})")
     text = " ".join(str(cause) for cause in chain)
     codes = {cause.errno for cause in chain if isinstance(cause, OSError)}
     if any(type(cause).__name__ == "gaierror" for cause in chain) or "getaddrinfo" in text:

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from pytest_llmperf.errors import ServerUnusable
+
 T = TypeVar("T")
 
 
@@ -16,9 +18,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     async def body() -> T:
         try:
             return await main
-        except asyncio.CancelledError:
-            # anyio, below httpx, loses a connection that is cancelled the moment it is made: the
-            # closing loop ends it, and the user who pressed Ctrl-C need not hear of it
+        except (asyncio.CancelledError, ServerUnusable):
+            # anyio, below httpx, loses a connection that is cancelled the moment it is made, or in
+            # its TLS handshake: the closing loop ends it, and the user need not hear of it
             warnings.simplefilter("ignore", ResourceWarning)
             raise
 

@@ -20,7 +20,7 @@ from pytest_llmperf.result import ServerInfo
 LOADING_S = 600.0
 """A server that says it is loading is waited for this long, unless told otherwise."""
 _MODELS_KEPT = 100
-_HOPELESS = ("dns", "not-http")
+_HOPELESS = ("dns", "no-tls", "not-http")
 _HINTS = {
     "lost": "is it https://, or another port? check --llm-url",
     "not-http": "is it https://, or another port? check --llm-url",

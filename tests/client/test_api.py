@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from pytest_llmperf.client.api import ServerApi
-from pytest_llmperf.client.http import Unreachable
+from pytest_llmperf.client.http import Unreachable, explain_failure
 from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.settings import Connection
 from tests.support.scripted import Handler, Reply, Request, ScriptedServer
@@ -209,13 +211,20 @@ def test_https_to_a_server_without_tls_is_a_tls_failure() -> None:
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with ServerApi(Connection(f"https://127.0.0.1:{port}"), timeout_s=5) as api:
-            with pytest.raises(Unreachable, match="no TLS connection") as caught:
+            with pytest.raises(Unreachable, match="did you mean http://") as caught:
                 await api.get("/x")
-        assert caught.value.cause == "tls"
+        assert caught.value.cause == "no-tls"
         server.close()
         await asyncio.sleep(0.05)
 
     asyncio.run(main())
+
+
+def test_a_timeout_over_tls_is_a_timeout() -> None:
+    """The TLS layer waited for bytes, which is no failure of it."""
+    error = httpx.ReadTimeout("")
+    error.__context__ = ssl.SSLWantReadError(2, "The operation did not complete")
+    assert explain_failure(error, httpx.URL("https://gpu1")).cause == "timeout"
 
 
 def test_compressed_answers_are_refused() -> None:

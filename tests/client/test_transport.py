@@ -223,8 +223,12 @@ RAW_FAILURES = {
         "redirects to https://else.where/v1",
     ),
     "html": (
-        b"HTTP/1.1 502 X\r\nContent-Length: 29\r\n\r\n<html>\n502 Bad Gateway</html>",
-        "HTTP 502: <html> 502 Bad Gateway</html>",
+        b"HTTP/1.1 502 X\r\nContent-Length: 38\r\n\r\n<html>\n<h1>502 Bad Gateway</h1></html>",
+        "HTTP 502: a web page, '502 Bad Gateway'",
+    ),
+    "html without a title": (
+        b"HTTP/1.1 404 X\r\nContent-Length: 22\r\n\r\n<!DOCTYPE html><p>gone",
+        "HTTP 404: a web page",
     ),
     "nothing": (b"HTTP/1.1 204 X\r\n\r\n", "truncated"),
     "an empty error": (b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n", "no reason given"),

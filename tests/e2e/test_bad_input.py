@@ -167,9 +167,10 @@ def test_the_remedies_for_an_untrusted_certificate_work(perf: pytest.Pytester) -
 
 
 def test_https_to_a_server_of_plain_http(perf: pytest.Pytester) -> None:
-    with ScriptedServer({"/v1/models": models("m")}) as server:
-        url = server.url.replace("http:", "https:")
-        refused(perf, "--llm-url", url, says=f"{url}: no TLS connection*http://?*")
+    with raw_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
+        url = address.replace("http:", "https:")
+        says = f"{url}: the server does not speak TLS; did you mean {address}[?]"
+        refused(perf, "--llm-url", url, says=says)
 
 
 def test_http_to_a_server_of_tls(perf: pytest.Pytester) -> None:
@@ -314,7 +315,7 @@ def test_a_compressed_answer_is_not_unpacked(perf: pytest.Pytester) -> None:
         (["--llm-prefill-contexts="], "--llm-prefill-contexts: the list is empty*"),
         (["--llm-concurrency=0"], "--llm-concurrency: '0' is not a number of requests*"),
         (["--llm-concurrency=1.5"], "--llm-concurrency: '1.5'*"),
-        (["--llm-duration=0"], "--llm-duration: 0 must be at least 0.1*"),
+        (["--llm-duration=0"], "--llm-duration: 0 must be at least 0.1 s*"),
         (["--llm-duration=-3"], "--llm-duration: -3 must be at least 0.1*"),
         (["--llm-duration=nan"], "--llm-duration: nan must be at least 0.1*"),
         (["--llm-duration=inf"], "--llm-duration: inf*"),

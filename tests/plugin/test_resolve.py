@@ -55,7 +55,7 @@ def test_what_a_cell_needs_to_be_measured_again(pytester: pytest.Pytester) -> No
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (["--llm-duration=0"], "--llm-duration: 0 must be at least 0.1"),
+        (["--llm-duration=0"], "--llm-duration: 0 must be at least 0.1 s"),
         (["--llm-duration=nan"], "--llm-duration: nan must be"),
         (["--llm-duration=soon"], "--llm-duration: 'soon' is not a number"),
         (["--llm-max-tokens=1.5"], "--llm-max-tokens: '1.5' is not a token count"),
