@@ -22,8 +22,8 @@ OK, BAD_INPUT = 0, 4
 _NEXT = """\
 Next, without a server: pytest perf_tests --llm-url sim --hardware rtxpro6k_x4 --llm-duration 3 \
 --llm-contexts 8K --llm-concurrency 1,4
-Then a profile of your own: pytest perf_tests --llm-url http://HOST:8000 --hardware NAME \
---update-baselines"""
+Then a profile of your own, of five server starts: pytest perf_tests --hardware NAME \
+--update-baselines --llm-runs 5 --llm-serve "vllm serve MODEL --port {port}\""""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,10 +74,15 @@ def _parser() -> argparse.ArgumentParser:
         return made
 
     made = command("init", init, "write perf_tests/, an empty baselines/ and a commented config")
-    made.add_argument("folder", nargs="?", type=Path, default=Path())
+    made.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), metavar="FOLDER",
+        help="where to (default: here); what is there already stays",
+    )  # fmt: skip
 
     made = command("report", report, "render results files again; several side by side in one HTML")
-    made.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json")
+    made.add_argument(
+        "results", nargs="+", type=Path, metavar="RESULTS.json", help="what runs have written"
+    )
     _add_outputs(made)
 
     made = command(
@@ -87,31 +92,50 @@ def _parser() -> argparse.ArgumentParser:
         "regression or nothing comparable, 4: bad input",
     )
     made.add_argument(
-        "reference", nargs="+", type=Path, help="a baseline .yaml, or results of one run or more"
-    )
-    made.add_argument("results", type=Path, help="the results to judge")
-    made.add_argument("--tolerance", action="append", default=[], metavar="METRIC[@CELL]=FRACTION")
-    made.add_argument("--gate", action="append", default=[], metavar="METRIC")
-    made.add_argument("--allow-mismatch", action="store_true")
+        "reference", nargs="+", type=Path, metavar="REFERENCE",
+        help="a baseline .yaml, or results of one run or more",
+    )  # fmt: skip
+    made.add_argument("results", type=Path, metavar="RESULTS.json", help="the results to judge")
+    made.add_argument(
+        "--tolerance", action="append", default=[], metavar="METRIC[@CELL]=FRACTION",
+        help="override a tolerance: ttft_ms=0.3, or itl_ms@decode[8K-c1]=0.2; repeatable",
+    )  # fmt: skip
+    made.add_argument(
+        "--gate", action="append", default=[], metavar="METRIC",
+        help="judge this metric too; repeatable",
+    )  # fmt: skip
+    made.add_argument(
+        "--allow-mismatch", action="store_true",
+        help="compare although model, engine or settings differ",
+    )  # fmt: skip
     _add_outputs(made)
 
     command("schema", schema, "print the JSON Schema of results.json")
 
     made = command("profiles", profiles, "list the hardware profiles")
-    made.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="DIR")
+    _add_baselines(made)
 
     made = command("import", import_, "make a new profile of a result file of llm-inference-bench")
-    made.add_argument("results", type=Path, metavar="RESULTS.json")
-    made.add_argument("profile", metavar="PROFILE")
-    made.add_argument("--baselines", type=Path, default=Path("baselines"), metavar="DIR")
+    made.add_argument(
+        "results", type=Path, metavar="RESULTS.json", help="what llm-inference-bench has written"
+    )
+    made.add_argument("profile", metavar="PROFILE", help="name of the new profile")
+    _add_baselines(made)
 
     commands.add_parser("sim", help="the simulator: llmperf sim serve, llmperf sim residuals")
     return parser
 
 
+def _add_baselines(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--baselines", type=Path, default=Path("baselines"), metavar="DIR",
+        help="directory of your own profiles (default: %(default)s)",
+    )  # fmt: skip
+
+
 def _add_outputs(parser: argparse.ArgumentParser) -> None:
-    for name in ("html", "md", "json"):
-        parser.add_argument(f"--{name}", type=Path, metavar="PATH")
+    for name, text in (("html", "HTML"), ("md", "Markdown"), ("json", "JSON")):
+        parser.add_argument(f"--{name}", type=Path, metavar="PATH", help=f"write {text} to PATH")
 
 
 def init(options: argparse.Namespace) -> int:
@@ -119,10 +143,9 @@ def init(options: argparse.Namespace) -> int:
     from pytest_llmperf.init import write_project
 
     written = write_project(options.folder)
-    for path in written.created:
-        print(f"created {path}")
-    for path in written.kept:
-        print(f"kept    {path}")
+    for what in ("created", "changed", "kept"):
+        for path in getattr(written, what):
+            print(f"{what:7} {path}")
     print(_NEXT)
     return OK
 
@@ -211,13 +234,17 @@ def _write(
     from pytest_llmperf.report.publish import publish
 
     if always or not (options.html or options.md or options.json):
-        for run in runs:
+        for i, (run, name) in enumerate(zip(runs, names, strict=True)):
+            if len(runs) > 1:
+                print(f"\n{name}:" if i else f"{name}:")
             print(terminal.plain(terminal.render(run)))
     if options.html:
         write_atomically(options.html, html.render(runs, names=names if len(runs) > 1 else ()))
+        print(f"wrote {options.html}")
     for name in ("md", "json"):
         if path := getattr(options, name):
             publish(runs[0], name, path)
+            print(f"wrote {path}")
 
 
 if __name__ == "__main__":

@@ -27,16 +27,26 @@ _CONFIGURED = {
 
 _LOOP_SCOPE = "asyncio_default_fixture_loop_scope = function"
 
+_IGNORE_FILE = ".gitignore"
 _BASELINES_README = """\
 # Baselines
 
-One file per hardware profile. This creates `NAME.yaml`, and later accepts changes into it:
+One file per hardware profile. This creates `NAME.yaml`, from five starts of the server, which show
+how much it varies by itself:
 
-    pytest perf_tests --llm-url http://HOST:8000 --hardware NAME --update-baselines
+    pytest perf_tests --hardware NAME --update-baselines --llm-runs 5 \\
+        --llm-serve "vllm serve MODEL --port {port}"
 
-and this compares with it:
+A server that is started by other means is measured after each of its starts, and the run added:
+
+    pytest perf_tests --llm-url http://HOST:8000 --hardware NAME --update-baselines \\
+        --llm-update-mode add
+
+This compares with it:
 
     pytest perf_tests --llm-url http://HOST:8000 --hardware NAME
+
+and with `--update-baselines` accepts what changed.
 
 Commit the files; a change of performance is then reviewed as any other change.
 """
@@ -44,38 +54,52 @@ Commit the files; a change of performance is then reviewed as any other change.
 
 @dataclass(frozen=True)
 class Written:
-    """Files that were made, and files that were there before and stay as they are."""
+    """Files that were made, that got a line more, and that stay as they are."""
 
     created: tuple[Path, ...]
+    changed: tuple[Path, ...]
     kept: tuple[Path, ...]
 
 
 def write_project(folder: Path) -> Written:
-    """Write ``perf_tests/``, an empty ``baselines/`` and a commented configuration.
+    """Write ``perf_tests/``, an empty ``baselines/`` and a commented configuration; have git
+    ignore the reports.
 
     Raises:
         ConfigError: the folder cannot be written.
     """
-    created, kept = [], []
+    done: dict[str, list[Path]] = {"created": [], "changed": [], "kept": []}
     for name, text in _files(folder):
         path = folder / name
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                file.write(text)
-        except FileExistsError:
-            kept.append(path)
+            done[_write(path, text)].append(path)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written ({error.strerror})") from None
-        else:
-            created.append(path)
-    return Written(tuple(created), tuple(kept))
+    return Written(**{name: tuple(paths) for name, paths in done.items()})
+
+
+def _write(path: Path, text: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        if path.name != _IGNORE_FILE:
+            return "kept"
+        there = _read(path)
+        if text.strip("/\n") in (line.strip().strip("/") for line in there.splitlines()):
+            return "kept"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text if there.endswith("\n") or not there else f"\n{text}")
+        return "changed"
+    return "created"
 
 
 def _files(folder: Path) -> Iterator[tuple[str, str]]:
     for source in sorted(shipped("perf_tests").glob("*.py")):
         yield f"perf_tests/{source.name}", source.read_text(encoding="utf-8")
     yield "baselines/README.md", _BASELINES_README
+    yield _IGNORE_FILE, "llmperf-report/\n"
     present = {name: mark for name, mark in _CONFIGURED.items() if (folder / name).is_file()}
     configured = any(mark in _read(folder / name) for name, mark in present.items())
     ours = _read(folder / _CONFIG) == config_text()

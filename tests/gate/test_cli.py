@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.cli import main
+from pytest_llmperf.cli import _parser, main
 from pytest_llmperf.report.json import dumps
 from pytest_llmperf.result import Outcome, RunResult, Status
 from tests.gate.project import faster, profile_text
@@ -206,10 +207,13 @@ def test_a_tolerance_can_be_set(results: Path) -> None:
     assert llmperf("compare", *pair, "--tolerance=speed=0.5") == 4
 
 
-def test_report_puts_several_side_by_side(results: Path) -> None:
-    """One HTML of all; Markdown is for one run."""
+def test_report_puts_several_side_by_side(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One HTML of all; Markdown is for one run. What was written is said."""
     page = results / "out/all.html"
     assert llmperf("report", results / "a.json", results / "slow.json", "--html", page) == 0
+    assert capsys.readouterr().out == f"wrote {page}\n"
     text = page.read_text()
     assert "slow.json" in text
     assert "-20.0" in text.replace("−", "-")
@@ -222,8 +226,27 @@ def test_report_puts_several_side_by_side(results: Path) -> None:
 def test_report_without_a_file_prints_the_summary(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert llmperf("report", results / "a.json") == 0
-    assert "Sustained decode: total tok/s" in capsys.readouterr().out
+    """Of several each under its name."""
+    both = [results / "a.json", results / "slow.json"]
+    assert llmperf("report", both[0]) == 0
+    alone = capsys.readouterr().out
+    assert "Sustained decode: total tok/s" in alone
+    assert llmperf("report", *both) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{both[0]}:\n{alone}\n{both[1]}:\n")
+
+
+def test_every_argument_is_explained() -> None:
+    """``llmperf COMMAND --help`` leaves none bare."""
+    (commands,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    bare = [
+        f"{name} {action.dest}"
+        for name, command in commands.choices.items()
+        for action in command._actions
+        if not action.help
+    ]
+    assert len(commands.choices) > 5
+    assert not bare
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(results: Path) -> None:

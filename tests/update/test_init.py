@@ -16,13 +16,14 @@ def names(folder: Path) -> list[str]:
 def test_an_empty_folder_gets_tests_baselines_and_configuration(tmp_path: Path) -> None:
     written = write_project(tmp_path / "new")
     assert names(tmp_path / "new") == [
+        ".gitignore",
         "baselines/README.md",
         "perf_tests/test_decode.py",
         "perf_tests/test_matrix.py",
         "perf_tests/test_prefill.py",
         "pytest.ini",
     ]
-    assert len(written.created) == 5
+    assert len(written.created) == 6
     assert not written.kept
     test = (tmp_path / "new" / "perf_tests" / "test_decode.py").read_bytes()
     assert test == (shipped("perf_tests") / "test_decode.py").read_bytes()
@@ -36,6 +37,28 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert written.kept == (mine,)
     assert mine.read_text() == "mine\n"
     assert write_project(tmp_path).created == ()
+
+
+@pytest.mark.parametrize(
+    ("there", "after"),
+    [
+        ("*.log", "*.log\nllmperf-report/\n"),
+        ("*.log\n", "*.log\nllmperf-report/\n"),
+        ("", "llmperf-report/\n"),
+        ("/llmperf-report\n*.log\n", None),
+    ],
+)
+def test_git_ignores_the_reports_beside_what_it_ignored(
+    there: str, after: str | None, tmp_path: Path
+) -> None:
+    ignore = tmp_path / ".gitignore"
+    ignore.write_text(there)
+    written = write_project(tmp_path)
+    assert written.changed == ((ignore,) if after else ())
+    assert ignore.read_text() == (after or there)
+    again = write_project(tmp_path)
+    assert ignore in again.kept
+    assert not again.changed
 
 
 @pytest.mark.parametrize(
