@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SELECTION = pytest.StashKey[Selection]()
 GATHERED = pytest.StashKey[Gathered]()
+NO_MARK = "add @pytest.mark.asyncio to the test; pytest-asyncio, which it is of, is installed"
 SERIES: pytest.StashKey[Series] = pytest.StashKey()
 
 
@@ -74,6 +75,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     from pytest_llmperf.run.series import Series
 
     series = config.stash[SERIES] = Series(selection, items)
+    config.pluginmanager.register(series)
     config.add_cleanup(end_on_sigterm())
     if hasattr(config, "workerinput"):
         return  # a usage error would only kill the worker: its first cell tells
@@ -124,6 +126,8 @@ def pytest_runtest_makereport(
     series = item.config.stash.get(SERIES, None)
     if series is not None and report.failed:
         series.redact(report)
+        if "async def functions are not natively supported" in str(report.longrepr):
+            report.sections.append(("llmperf", NO_MARK))
     return report
 
 

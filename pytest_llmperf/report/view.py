@@ -208,6 +208,7 @@ class View:
             notes.append(f"Stopped early: {run.interrupted}")
         elif not run.finished:
             notes.append("Not finished: the run was still going, or was killed.")
+        notes += [f"Failed by an assertion or error of its own: {t}" for t in run.failed_tests]
         notes += [f"{notice.code}: {notice.text}" for notice in run.warnings]
         # too good to be true is no failure, so nothing else would tell of it
         notes += [f"{r.cell}: {note}" for r in self.having(Outcome.IMPROVED) for note in r.notes]
@@ -281,6 +282,9 @@ class View:
             return Verdict("fail", "Nothing was measured", detail)
         if run.matrix:
             return Verdict("fail", f"{total} together are worse than their baseline", detail)
+        if run.failed_tests:
+            own = f"{count(len(run.failed_tests), 'test')} failed, though no cell did"
+            return Verdict("fail", own, detail)
         if early:
             return Verdict("info", f"Incomplete: {total} measured or judged", detail)
         if run.not_updated:

@@ -8,7 +8,7 @@ from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.redact import redact
 from pytest_llmperf.report.json import dumps
 from pytest_llmperf.resolve import read_settings
-from pytest_llmperf.run.selection import Selection, run_of
+from pytest_llmperf.run.selection import Selection, is_matrix, run_of
 from pytest_llmperf.run.session import Run
 from pytest_llmperf.run.startup import start_run
 
@@ -21,6 +21,7 @@ class Series:
         """Those that were started, the last one still measuring."""
         self._selection = selection
         self._items = items
+        self._by_id = {item.nodeid: item for item in items}
         self._number = 0
         self._status = 0
 
@@ -49,24 +50,36 @@ class Series:
             item.session.shouldfail = reason = f"llmperf: {error}"
         pytest.fail(reason, pytrace=False)
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep which tests failed though no cell of theirs did, nor the matrix."""
+        item = self._by_id.get(report.nodeid)
+        if item is None or not self.runs:
+            return
+        run = self.runs[-1]
+        if report.when == "setup":  # for the first time, or by a plugin that runs it again
+            run.failed_tests.pop(report.nodeid, None)
+        judged = (is_matrix(item) and run.matrix) or run.has_failed(report.nodeid)
+        if report.failed and not judged:
+            run.failed_tests[report.nodeid] = None
+
     def finish(self, status: int, interrupted: str) -> int:
         """End the last run; return the session's exit status."""
         if not self.runs:
             return status
-        if self.runs[-1].final is not None:  # the next one could not start
-            return status or self._status
-        status = self.runs[-1].finish(status, interrupted) or self._status
-        return status or self._report_all()
+        last = self.runs[-1]
+        if last.final is None:  # else the next one could not start
+            status = last.finish(status, interrupted)
+        if last.settings.runs > 1:
+            self._report_all()
+        return status or self._status or int(bool(last.unwritable))
 
-    def _report_all(self) -> int:
-        """Write the reports of several runs under the names that one run's have, so that none of
-        an older session is taken for this one's; return the exit status that comes of it."""
-        last, finals = self.runs[-1], [run.final for run in self.runs if run.final is not None]
-        finals = [final for final in finals if final.cells]
-        if last.settings.runs > 1 and finals:
-            for name, path in read_settings(self._selection.values()).reports.items():
-                last.write(name, path, finals)
-        return int(bool(last.unwritable))
+    def _report_all(self) -> None:
+        """Write reports of all runs under the names that one run's have, so that none of an older
+        session is taken for this one's."""
+        finals = [run.final for run in self.runs if run.final and run.final.cells]
+        reports = read_settings(self._selection.values()).reports
+        for name, path in reports.items() if finals else ():
+            self.runs[-1].write(name, path, finals)
 
     def dumps(self) -> str:
         """What the last run measured, as JSON; empty if that is nothing."""

@@ -96,6 +96,8 @@ class Run:
         """The server, where this run started it."""
         self.against = ""
         """The other server that this one is compared with, if any."""
+        self.failed_tests: dict[str, None] = {}
+        """Tests that failed by themselves, in order."""
         self.matrix = ""
         """What got worse over all cells together."""
         self.stop_reason = ""
@@ -208,6 +210,10 @@ class Run:
 
     # Results
 
+    def has_failed(self, nodeid: str) -> bool:
+        """Whether a cell that this test checked last has failed."""
+        return any(r.failed and r.nodeid == nodeid for r in self.records.values())
+
     def result(self, *, finished: bool, interrupted: str = "") -> RunResult:
         """The run so far, as reports and ``results.json`` hold it."""
         hardware = self.profile.baseline.hardware if self.profile else None
@@ -230,6 +236,7 @@ class Run:
             stale=self.stale,
             warnings=self.warnings,
             matrix=self.matrix,
+            failed_tests=list(self.failed_tests),
             not_updated=self.not_updated,
         )
         known = [secret for secret in self.secrets if len(secret) >= UNMISTAKABLE]
@@ -277,7 +284,8 @@ class Run:
         diff = ""
         if self.number == settings.runs:  # of several runs the last one shows what all changed
             diff = replace(plan, before=self.before).diff(path.name)
-        lines = [f"{path} {done}:\n{diff}" if plan.changed else f"{path} is unchanged"]
+        changed = plan.changed or bool(diff)
+        lines = [f"{path} {done}:\n{diff}" if changed else f"{path} is unchanged"]
         if plan.weakened:
             lines.append(
                 f"weak, with one run in place of several: {', '.join(plan.weakened)}; "

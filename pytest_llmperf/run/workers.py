@@ -113,6 +113,7 @@ class Gathered:
                 "finished": all(run.finished for run in runs),
                 "interrupted": "; ".join(filter(None, (run.interrupted for run in runs))),
                 "cells": cells,
+                "failed_tests": [nodeid for run in runs for nodeid in run.failed_tests],
                 "warnings": [notice for run in runs for notice in run.warnings],
             }
         )

@@ -34,6 +34,8 @@ def test_a_run_is_finished_once_though_the_next_one_cannot_start() -> None:
 
     class Run:
         final: object = None
+        settings = Settings()
+        unwritable: tuple[str, ...] = ()
 
         def finish(self, status: int, interrupted: str) -> int:
             finished.append(status)
