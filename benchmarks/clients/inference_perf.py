@@ -10,7 +10,7 @@ from benchmarks.load import BENCH, MODEL, PROMPT_TOKENS, Load, Seen
 
 _CONFIG = """
 load: {{type: concurrent, stages: [{{num_requests: {requests}, concurrency_level: {streams}}}]}}
-api: {{type: chat, streaming: true}}
+api: {{type: completion, streaming: true}}
 server: {{type: vllm, model_name: {model}, base_url: "{url}", ignore_eos: true}}
 tokenizer: {{pretrained_model_name_or_path: "{tokenizer}"}}
 data:
