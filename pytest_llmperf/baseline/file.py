@@ -56,7 +56,11 @@ def loads(text: str, source: str) -> Baseline:
     try:
         baseline = Baseline.model_validate(document.data)
     except ValidationError as error:
-        raise _explain(document, error.errors(include_url=False)[0]) from None
+        # a name with a slip in it comes before the field that it makes missing
+        errors = error.errors(include_url=False)
+        raise _explain(
+            document, min(errors, key=lambda e: e["type"] != "extra_forbidden")
+        ) from None
     if text.rstrip() == dumps(baseline).removesuffix(END).rstrip():
         raise ConfigError(
             f"{source}: cut off, its last line should be {END.strip()!r}; restore the file from "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path
 from typing import Any
@@ -45,10 +46,12 @@ def find_profile(name: str, baselines_dir: Path) -> Path:
         path = profile_path(name, folder)
         if path.is_file():
             return path
-    known = ", ".join(available_profiles(baselines_dir)) or "none"
+    known = available_profiles(baselines_dir)
+    near = difflib.get_close_matches(name, known, 1)
     raise ConfigError(
         f"--hardware {name}: no {baselines_dir / name}.yaml, and no profile of that name is "
-        f"shipped. There are: {known}. To create it from this run, add --update-baselines."
+        f"shipped. {f'Did you mean {near[0]}? ' if near else ''}There are: "
+        f"{', '.join(known) or 'none'}. To create it from this run, add --update-baselines."
     )
 
 
@@ -84,17 +87,28 @@ def read_declared(path: Path) -> dict[str, Any]:
     document = parse(read_text(path), str(path))
     settings = document.data.get("settings")
     if not isinstance(settings, dict):
-        raise document.error(("settings",), "settings with contexts and concurrency are missing")
+        problem = "settings with contexts and concurrency are missing"
+        raise _missing(document, document.data, ("settings",), problem)
     for name in _AXES:
         _read_axis(document, settings, name)
     return {name: settings[name] for name in _DECLARED if settings.get(name) is not None}
+
+
+def _missing(
+    document: Document, data: dict[str, Any], loc: tuple[str, ...], problem: str
+) -> ConfigError:
+    """The error for a field that is not there, or there under a name with a slip in it."""
+    near = difflib.get_close_matches(loc[-1], map(str, data), 1, cutoff=0.8)
+    if loc[-1] in data or not near:
+        return document.error(loc, problem)
+    return document.error((*loc[:-1], near[0]), f"unknown field; did you mean {loc[-1]}?")
 
 
 def _read_axis(document: Document, settings: dict[str, Any], name: str) -> None:
     loc = ("settings", name)
     values = settings.get(name)
     if not isinstance(values, list):
-        raise document.error(loc, f"{name} must be a list such as [8K, 16K]")
+        raise _missing(document, settings, loc, f"{name} must be a list such as [8K, 16K]")
     try:
         for value in values:
             parse_tokens(str(value))

@@ -79,6 +79,8 @@ def test_figures_keep_six_digits() -> None:
         ("org/model", "", r"f\.yaml:3: match\.model: has no value"),
         ("engine: vllm}", "engine: vllm", r"f\.yaml:4: not YAML"),
         ("gpu_count: 2}\nmatch", "gpus: 2}\nmatch", r"f\.yaml:2: hardware\.gpus: unknown field"),
+        ("match:", "mach:", r"f\.yaml:3: mach: unknown field"),
+        ("hardware:", "hardwre:", r"f\.yaml:2: hardwre: unknown field"),
         ("engine_version:", "version:", r"f\.yaml:8: runs\.first\.version: unknown field"),
         ("153.7", ".nan", r"f\.yaml:15: cells\.decode\[8K-c1\]\.total_tok_s\[0\]: must be"),
         ("150.25", ".inf", r"total_tok_s\[1\]: must be a finite number, not inf"),

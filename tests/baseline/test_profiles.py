@@ -29,6 +29,8 @@ def test_an_unknown_profile_names_those_there_are(tmp_path: Path) -> None:
     assert available_profiles(tmp_path) == ["h200nvl_x2", "mine", "rtxpro6k_x4"]
     with pytest.raises(ConfigError, match=r"h200nvl_x2, mine, rtxpro6k_x4.*--update-baselines"):
         find_profile("mime", tmp_path)
+    with pytest.raises(ConfigError, match=r"Did you mean rtxpro6k_x4\? There are: h200nvl_x2, "):
+        find_profile("rtxpro6000_x4", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["", "../etc", "a/b", "a\\b", ".", "..", "a b", "x\n", "~"])
@@ -60,7 +62,10 @@ def test_what_is_unknown_is_not_declared() -> None:
         ("contexts: [8K, 1000]", "contexts: 8K", r":4: settings\.contexts: contexts must be"),
         ("contexts: [8K, 1000]", "contexts: [8Q]", r":4: settings\.contexts: '8Q' is not a token"),
         ("concurrency: [1, 16]", "concurrency: [1.5]", r"settings\.concurrency: '1\.5'"),
-        ("settings:", "setting:", "settings with contexts and concurrency are missing"),
+        ("settings:", "setings:", r":4: setings: unknown field; did you mean settings\?"),
+        ("settings:", "tolerance:", ":1: settings with contexts and concurrency are missing"),
+        ("concurrency:", "concurency:", r":4: settings\.concurency: unknown.* mean concurrency\?"),
+        (", prefill_contexts: [8K]", "", ":4: settings: prefill_contexts must be a list"),
         ("schema: 1", "schema: 7", "newer version"),
     ],
 )  # fmt: skip
