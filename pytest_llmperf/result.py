@@ -271,6 +271,8 @@ class ServerInfo(Model):
     started: float | None = None
     """Start time of the server process, Unix seconds, to see a restart."""
     simulated: bool = False
+    plays: str | None = None
+    """The profile that a simulated server plays."""
     notes: list[str] = Field(default_factory=list)
 
 

@@ -111,7 +111,8 @@ loopback, in its own process, calibrated from the profile's baseline. It is a mo
 not a replay: it decides about admission, batching and timing from a scheduler with KV blocks, a
 prefix cache, chunked prefill and preemption. How near it comes to the published numbers is in
 [How good is the simulator?](../explanation/residuals.md). Whatever it shows is stamped *simulated*,
-and goes only into profiles that are marked so.
+goes only into profiles that are marked so, and is compared with a real machine's only where it
+plays that one.
 
 {_table(("Parameter", ""), rows)}
 

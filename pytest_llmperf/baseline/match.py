@@ -86,7 +86,8 @@ def compare(
     """Compare a server and a run's settings with a baseline.
 
     A model agrees by root, by the id that requests use or by the served name. What either side
-    does not say (a GPU over HTTP; the sampling of a report by another tool) is unverified.
+    does not say (a GPU over HTTP; the sampling of a report by another tool) is unverified. The
+    simulator is a machine as well: the one whose profile it plays.
 
     Args:
         facts: hardware that was detected, and what ``--llm-run-info`` tells.
@@ -102,6 +103,8 @@ def compare(
         _check("engine", wanted.engine, engine, str.casefold),
     ]
     checks = [check for check in stated if check[0].baseline is not None]
+    if server.plays and not baseline.simulated:
+        checks.append(_check("simulated machine", baseline.hardware.profile, server.plays))
     for name in SETTINGS:
         checks.append(_check(name, getattr(baseline.settings, name), getattr(settings, name)))
     return Matching(

@@ -75,6 +75,7 @@ class Generic:
             "model_root": self.card.root,
             "max_model_len": self.card.max_model_len,
             "simulated": self.card.simulated is not None,
+            "plays": self.card.simulated,
             "notes": notes + known.pop("notes", []),
         }
         return ServerInfo(**(facts | {k: v for k, v in known.items() if v is not None}))

@@ -117,3 +117,14 @@ def test_what_the_baseline_does_not_know_is_unverified_and_shown() -> None:
 def test_what_the_baseline_does_not_ask_for_is_not_mentioned() -> None:
     bare = BASELINE.model_copy(update={"match": BASELINE.match.model_copy(update={"gpu": None})})
     assert judge(bare, {"gpu": "H100", "gpu_count": 2}) == Matching((), ())
+
+
+@pytest.mark.parametrize(("plays", "differing"), [("other", {"simulated machine"}), ("x", set())])
+def test_another_simulated_machine_is_refused(plays: str, differing: set[str]) -> None:
+    """The simulator has no GPU to be seen, but says whose profile it plays. A baseline that was
+    itself simulated has no name that it could be."""
+    real = BASELINE.model_copy(
+        update={"hardware": BASELINE.hardware.model_copy(update={"profile": "x"})}
+    )
+    assert fields(judge(real, plays=plays).mismatches) == differing
+    assert not judge(real.model_copy(update={"simulated": True}), plays=plays).mismatches
