@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SELECTION = pytest.StashKey[Selection]()
 GATHERED = pytest.StashKey[Gathered]()
-NO_MARK = "add @pytest.mark.asyncio to the test; pytest-asyncio, which it is of, is installed"
+NO_MARK = "add @pytest.mark.asyncio to the test; pytest-asyncio is installed"
 SERIES: pytest.StashKey[Series] = pytest.StashKey()
 
 

@@ -233,7 +233,7 @@ class Run:
             server=self.server,
             settings=self.run_settings,
             cells=list(self.records.values()),
-            stale=self.stale,
+            stale=[cell for cell in self.stale if cell not in self.records],
             warnings=self.warnings,
             matrix=self.matrix,
             failed_tests=list(self.failed_tests),
@@ -284,8 +284,8 @@ class Run:
         diff = ""
         if self.number == settings.runs:  # of several runs the last one shows what all changed
             diff = replace(plan, before=self.before).diff(path.name)
-        changed = plan.changed or bool(diff)
-        lines = [f"{path} {done}:\n{diff}" if changed else f"{path} is unchanged"]
+        what = f"{done}:\n{diff}" if diff else done if plan.changed else "is unchanged"
+        lines = [f"{path} {what}"]
         if plan.weakened:
             lines.append(
                 f"weak, with one run in place of several: {', '.join(plan.weakened)}; "

@@ -71,7 +71,7 @@ def start_run(
     if settings.prune and profile is not None and not whole:
         raise ConfigError(
             "--llm-prune deletes what the matrix has no more, so it needs the whole matrix of "
-            f"{settings.hardware}: leave out paths of single tests, -k and the like"
+            f"{settings.hardware}: leave out paths, -k and options of the grid"
         )
     show = Show(Board(), choose_view(selection.config))
     with contextlib.ExitStack() as closers:
@@ -289,13 +289,17 @@ def _announce(
     address = redact(built.connection.url)
     say(f"llmperf: {server.model} on {server.engine}{version}{stamp} at {address}")
     against = f"against {settings.hardware}" if judged_by else "compared with nothing"
+    more = ""
     if built.against:
         against = f"against {built.against}"
         seconds *= 2 * PAIRS
+        more = ", twice that for cells that differ"
     elif settings.hardware is None:
         against += " (no --hardware)"
     left_out = f", {len(cells) - len(fitting)} over capacity" if len(fitting) < len(cells) else ""
-    say(f"llmperf: {count(len(fitting), 'cell')}{left_out}, {against}, about {spell(seconds)}")
+    say(
+        f"llmperf: {count(len(fitting), 'cell')}{left_out}, {against}, about {spell(seconds)}{more}"
+    )
     for notice in built.warnings:
         say(f"llmperf: {notice.code}: {redact(notice.text)}")
 

@@ -10,6 +10,13 @@ from tests.gate.project import CELLS, LAB, WIDE, words, write_profile
 
 PRUNE = ("--update-baselines", "--llm-prune")
 DECODE = "perf_tests/test_decode.py"
+OWN = """
+import pytest
+
+@pytest.mark.asyncio
+async def test_two(llm):
+    await llm.check(await llm.decode("512", 2))
+"""
 OTHER = "--llm-contexts=1000"
 
 
@@ -47,3 +54,15 @@ def test_a_cell_taken_out_of_the_profiles_matrix_is_stale_and_pruned(
     result.stdout.fnmatch_lines(["note: Stale: decode?512-c2? in the baseline*"])
     assert perf.runpytest("perf_tests", url, *LAB, *WIDE, *PRUNE).ret == 0
     assert list(load(path).cells) == ["prefill[512]", "decode[512-c1]"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_cell_that_a_test_of_the_users_still_measures_is_not_stale(
+    perf: pytest.Pytester, measured: RunResult, url: str
+) -> None:
+    path = write_profile(perf, measured, 1.0)
+    path.write_text(path.read_text().replace("concurrency: [1, 2]", "concurrency: [1]"))
+    perf.makepyfile(test_own=OWN)
+    result = perf.runpytest("perf_tests", "test_own.py", url, *LAB, *WIDE)
+    assert result.ret == 0
+    assert "Stale:" not in words(result)

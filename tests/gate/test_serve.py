@@ -197,6 +197,7 @@ def _check_summary(lines: list[str]) -> None:
     assert [lines[i].strip("= ") for i in heads] == [f"llmperf: run {n} of 3" for n in (1, 2, 3)]
     assert [i > heads[2] for i, line in enumerate(lines) if line.startswith("Sustained")] == [True]
     assert [line for line in lines if line.startswith("--- ")] == ["--- /dev/null"]
+    assert lines.count("baselines/new.yaml updated") == 1
     assert sum("llmperf: 2 cells, compared with nothing, about" in line for line in lines) == 3
 
 
