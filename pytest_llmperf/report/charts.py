@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from pytest_llmperf.report.numbers import exact, number
 
-_TOP, _RIGHT, _BOTTOM, _LEFT = 14, 52, 46, 64
+_TOP, _RIGHT, _BOTTOM, _LEFT = 14, 52, 46, 84
 _LABEL_GAP = 19.0
+_SHAPE = 10
 
 Point = tuple[float, float]
 
@@ -75,6 +76,11 @@ class Chart:
     bars: list[Bar] = field(default_factory=list)
 
     @property
+    def compared(self) -> bool:
+        """Whether there is a baseline in it."""
+        return any(line.baseline for line in self.lines)
+
+    @property
     def left(self) -> int:
         return _LEFT
 
@@ -98,12 +104,12 @@ def line_chart(
     size: tuple[int, int] = (640, 340),
     dots: bool = True,
 ) -> Chart | None:
-    """Lay out lines from zero up; None when there is nothing to draw.
+    """Lay out lines from zero up; None when no line is measured at two places.
 
     With ``x_names`` the places 0, 1, … are evenly spaced and carry those names.
     """
     lines = [line for line in lines if line.points]
-    if not lines:
+    if not any(len(line.points) > 1 for line in lines if not line.baseline):
         return None
     width, height = size
     xs = [x for line in lines for x, _ in line.points]
@@ -157,8 +163,8 @@ def line_chart(
 def histogram(
     title: str, values: Sequence[float], unit: str, *, size: tuple[int, int] = (420, 240)
 ) -> Chart | None:
-    """Count values in equal bins; None for fewer than three values."""
-    if len(values) < 3:
+    """Count values in equal bins; None for too few values to have a shape."""
+    if len(values) < _SHAPE:
         return None
     width, height = size
     low, high = min(values), max(values)

@@ -22,7 +22,15 @@ _LABELS = {
     "prefill_samples": "Prefill samples, tok/s",
     "steps_s": "Steps, 1/s",
     "chunks_s": "Chunks, 1/s",
+    "method": "Method version",
+    "busy_tok_s": "Total without restart gaps, tok/s",
+    "itl_few": "ITL rests on few arrivals",
+    "ttft_n": "Requests with a TTFT",
+    "ttft_burst_ms": "TTFT of the opening burst, ms",
+    "ttft_restart_ms": "TTFT of restarts, ms",
+    "ttft_warm": "Prompt was cached",
 }
+_GROUPS = {"std_errors": "Standard error"}
 _WORDS = {
     "ttft": "TTFT",
     "itl": "ITL",
@@ -31,7 +39,6 @@ _WORDS = {
     "avg": "average",
     "gc": "GC",
     "sm": "SM",
-    "std": "standard",
 }
 
 
@@ -59,7 +66,8 @@ def fields(attempts: Sequence[Measurement]) -> list[Field]:
     for name in names:
         values = [one.get(name) for one in flat]
         if any(value not in (None, "", []) for value in values):
-            found.append(Field(label(name), [_entry(value) for value in values]))
+            between = " – " if name.endswith("ci95") else "; "
+            found.append(Field(label(name), [_entry(value, between) for value in values]))
     return found
 
 
@@ -69,8 +77,8 @@ def label(name: str) -> str:
     ending, unit = next((u for u in _UNITS if name.endswith(u[0])), ("", ""))
     words = " ".join(_WORDS.get(word, word) for word in name.removesuffix(ending).split("_"))
     words = _LABELS.get(name) or words[:1].upper() + words[1:] + (f", {unit}" if unit else "")
-    group = group.replace("_", " ")
-    return f"{group[:1].upper()}{group[1:]}: {words}" if group else words
+    group = _GROUPS.get(group) or group[:1].upper() + group[1:].replace("_", " ")
+    return f"{group}: {words}" if group else words
 
 
 def _flatten(values: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
@@ -86,8 +94,8 @@ def _flatten(values: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any
             yield (f"{group}.{name}" if group else name), value
 
 
-def _entry(value: Any) -> Entry:
+def _entry(value: Any, between: str) -> Entry:
     items = value if isinstance(value, list) else [value]
-    text = " – ".join(exact(item) for item in items) or MISSING
+    text = between.join(exact(item) for item in items) or MISSING
     numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in items)
     return Entry(text, ",".join(map(repr, items)) if numbers else "")

@@ -30,6 +30,7 @@ from pytest_llmperf.report.view import (
     MEDIANS_NOTE,
     OVER_CAPACITY_NOTE,
     SIMULATED_NOTE,
+    TERMS_NOTE,
     WARM_NOTE,
     View,
 )
@@ -39,6 +40,7 @@ _NOTES = {
     "medians": MEDIANS_NOTE,
     "over_capacity": OVER_CAPACITY_NOTE,
     "simulated": SIMULATED_NOTE,
+    "terms": TERMS_NOTE,
     "warm": WARM_NOTE,
 }
 
@@ -204,7 +206,7 @@ def _shade(comparison: Comparison | None) -> str:
 
 def _sections(view: View) -> list[tuple[str, str]]:
     present = {
-        "failures": ("Regressions and failures", view.failures),
+        "failures": ("Regressions and failures", view.failures or view.run.matrix),
         "notes": ("Notes", view.notes or view.cell_warnings),
         "facts": ("Hardware, engine, run", True),
         "launch": ("Launch command", view.launch_command),
@@ -226,6 +228,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["tokens"] = format_tokens
+    environment.filters["arrows"] = lambda text: text.replace(" -> ", " → ")
     environment.globals.update(
         attempt_texts=cells.attempt_texts,
         cell_charts=_cell_charts,

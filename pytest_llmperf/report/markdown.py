@@ -26,6 +26,7 @@ from pytest_llmperf.report.view import (
     MEDIANS_NOTE,
     OVER_CAPACITY_NOTE,
     SIMULATED_NOTE,
+    TERMS_NOTE,
     WARM_NOTE,
     Fact,
     View,
@@ -200,7 +201,8 @@ def _measurements(view: View) -> str:
         return ""
     rows = [[value.text for value in row(record)] for record in view.records]
     align = "".join("r" if column.numeric else "l" for column in COLUMNS)
-    return f"{MEDIANS_NOTE}\n\n" + _table([column.label for column in COLUMNS], rows, align)
+    terms = f" {TERMS_NOTE}" if view.compared else ""
+    return f"{MEDIANS_NOTE}{terms}\n\n" + _table([column.label for column in COLUMNS], rows, align)
 
 
 def _comparisons(view: View) -> str:

@@ -28,6 +28,10 @@ MEDIANS_NOTE = (
     "Latencies are medians. Total tok/s is output across all simultaneous requests. A tolerance "
     "is also the smallest change its comparison can see."
 )
+TERMS_NOTE = (
+    "Observed: compared, not judged. Weak: of fewer than three baseline runs, a stated tolerance "
+    "in place of a measured one. UNGATED: the cell's speed could not be judged."
+)
 SIMULATED_NOTE = "Simulated: these numbers come from the built-in simulator, not from hardware."
 
 _LABELS = {
@@ -38,6 +42,11 @@ _LABELS = {
     "bench": "Benchmark tool",
 }
 _ENGINE_INFO = ("backend", "repository", "build", "commit", "driver")
+_CAPACITY = {
+    "reserved": "reserved: a cell needs room for every prompt and full answer",
+    "shared": "shared: a cell needs room for its prompt once and every full answer",
+    "try": "try: every cell within the model's limit is run",
+}
 _TITLE_INFO = ("quantization", "launch_command")
 
 Level = Literal["pass", "fail", "info"]
@@ -184,7 +193,7 @@ class View:
             ("Prompts", settings.prompts),
             ("Sampling", settings.sampling),
             ("Extra body", settings.extra_body or None),
-            ("Capacity rule", settings.capacity),
+            ("Capacity rule", _CAPACITY.get(settings.capacity, settings.capacity)),
             ("Reference text", settings.text_hash),
             ("Method", settings.method),
             *(

@@ -39,16 +39,18 @@ def test_labels_at_the_same_end_do_not_cover_each_other() -> None:
 
 
 def test_the_baseline_is_drawn_without_dots_or_label() -> None:
-    lines = [Line("8K", [(0, 1.0)], baseline=True), Line("8K", [(0, 2.0)])]
-    chart = line_chart("t", "s", "x", "tok/s", lines, x_names=["1"])
+    before, now = [(0.0, 1.0), (1.0, 1.5)], [(0.0, 2.0), (1.0, 2.5)]
+    lines = [Line("8K", before, baseline=True), Line("8K", now)]
+    chart = line_chart("t", "s", "x", "tok/s", lines, x_names=["1", "2"])
     assert chart is not None
     assert [(line.baseline, len(line.dots), line.label) for line in chart.lines] == [
         (True, 0, ""),
-        (False, 1, "8K"),
+        (False, 2, "8K"),
     ]
+    assert chart.compared
 
 
-@given(st.lists(st.floats(0.1, 1e5), min_size=3, max_size=300))
+@given(st.lists(st.floats(0.1, 1e5), min_size=10, max_size=300))
 def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
     chart = histogram("t", values, "ms")
     assert chart is not None
@@ -59,4 +61,10 @@ def test_a_histogram_counts_every_value_once(values: list[float]) -> None:
 
 def test_nothing_to_draw_is_no_chart() -> None:
     assert line_chart("t", "s", "x", "y", [Line("8K", [])], x_names=["1"]) is None
-    assert histogram("t", [1.0, 2.0], "ms") is None
+    assert histogram("t", [1.0, 2.0] * 4, "ms") is None
+
+
+def test_a_single_place_is_no_line() -> None:
+    """Though its baseline be drawn from edge to edge."""
+    lines = [Line("", [(0, 1.0), (1, 1.0)], baseline=True), Line("", [(0, 1.0)])]
+    assert line_chart("t", "s", "x", "y", lines) is None

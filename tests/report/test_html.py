@@ -257,6 +257,42 @@ def test_several_runs_stand_side_by_side_with_changes_against_the_first() -> Non
     assert "507K" in first
 
 
+def test_a_worse_matrix_is_a_failure_and_an_arrow_an_arrow() -> None:
+    run = published_run()
+    cell = run.cells[0].model_copy(update={"notes": ["drift: 3 -> 2 -> 1"]})
+    matrix = "The cells together are worse:\nall cells: ITL +4.0 % WORSE"
+    text = render([run.model_copy(update={"cells": [cell], "matrix": matrix})])
+    failures = text.split("Regressions and failures</h2>")[1].split("<h2")[0]
+    assert "<li>all cells: ITL +4.0 % WORSE</li>" in failures
+    assert "drift: 3 → 2 → 1" in text
+
+
+def test_two_servers_head_their_report() -> None:
+    text = render([published_run(url="http://a", against="http://b")])
+    assert "<title>A/B: http://a against http://b</title>" in text
+    assert "change against http://b" in text
+    assert "<i></i>http://b</span>" in text
+
+
+def test_details_are_named_for_people() -> None:
+    run = published_run()
+    measured = run.cells[0].measurement
+    assert measured is not None
+    measured = measured.model_copy(
+        update={"prefill_samples": [1000.5, 1001.5], "std_errors": {"ttft_ms": 0.5}}
+    )
+    cell = run.cells[0].model_copy(update={"measurement": measured})
+    text = render([run.model_copy(update={"cells": [cell]})])
+    assert ">1,000.5; 1,001.5</" in text
+    for name in ("Standard error: TTFT, ms", "ITL rests on few arrivals", "Method version"):
+        assert f"<td>{name}</td>" in text
+
+
+def test_words_of_verdicts_are_explained_where_something_was_compared() -> None:
+    assert "Weak: of fewer than three baseline runs" in render([published_run()])
+    assert "Weak: " not in render([published_run(compared=False)])
+
+
 def test_no_run_is_an_error() -> None:
     with pytest.raises(ValueError, match="no run"):
         render([])

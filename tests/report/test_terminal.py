@@ -174,6 +174,14 @@ def test_a_run_in_which_nothing_is_gated_is_not_called_good() -> None:
         assert words in text
 
 
+def test_a_worse_matrix_is_a_failure_no_note() -> None:
+    """Beside cells that failed, the last line tells of both."""
+    matrix = "The cells together are worse:\nall cells: ITL +4.0 % WORSE"
+    text = plain(render(troubled_run().model_copy(update={"matrix": matrix})))
+    assert f"\n{matrix}\n" in text
+    assert "; so did the matrix as a whole" in text
+
+
 def test_a_verdict_of_invalid_takes_the_numbers_away() -> None:
     """Also where the measurement itself was valid but lacked what is gated."""
     run = change(published_run(), "decode[8K-c1]", outcome=Outcome.INVALID, notes=["ITL: missing"])
