@@ -57,7 +57,7 @@ class MeasuredTransport(Protocol):
 class OwnTransport(httpx.AsyncBaseTransport):
     """One server, HTTP/1.1, any number of connections, one request at a time on each.
 
-    A read is stamped and laid aside; what it says is worked out a few reads at a time, with a look
+    Reads are stamped and laid aside; what they say is worked out a few at a time, with a look
     at the sockets in between. So the stamps of a step that all streams share do not wait for the
     parsing of one another, as long as there is time for it before the next step.
 
@@ -74,6 +74,8 @@ class OwnTransport(httpx.AsyncBaseTransport):
         self._ready: list[Connection] = []
         self._reads: deque[tuple[Connection, bytes, float]] = deque()
         self._undigested = 0
+        self._turn: float | None = None
+        """The stamp of what is read in this turn of the loop."""
         self.reopened = 0
         self.delays: deque[float] = deque(maxlen=DELAYS_KEPT)
 
@@ -149,12 +151,26 @@ class OwnTransport(httpx.AsyncBaseTransport):
         self._ready.append(connection)
         return await waiter
 
-    def lay_aside(self, connection: Connection, data: bytes, at: float) -> None:
-        """Bytes that a connection received at ``at``."""
+    def lay_aside(self, connection: Connection, data: bytes) -> None:
+        """Bytes that a connection received.
+
+        What sockets hold when a turn of the loop begins is read one after another, and has one
+        stamp: none is later for having been read last. Only what a socket yields a second time in
+        the same turn may have come meanwhile.
+        """
+        if self._turn is None:
+            self._turn = time.monotonic()
+            connection.loop.call_soon(self._end_turn)
+        elif connection.read_at == self._turn:
+            self._turn = time.monotonic()
+        connection.read_at = self._turn
         if not self._reads:
             connection.loop.call_soon(self._digest_some)
-        self._reads.append((connection, data, at))
+        self._reads.append((connection, data, self._turn))
         self._undigested += len(data)
+
+    def _end_turn(self) -> None:
+        self._turn = None
 
     def digest(self, count: int = 0) -> None:
         """Work on at least ``count`` of the reads laid aside; on all of them by default."""
@@ -192,6 +208,8 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._keep_alive = False
         self._at = 0.0
+        self.read_at = 0.0
+        """When bytes came last."""
         self._reads = 0
         self._unbodied = 0
         self._head_done = False
@@ -286,7 +304,7 @@ class Connection(asyncio.Protocol):
         self._socket.set_write_buffer_limits(high=WRITE_SLICE)
 
     def data_received(self, data: bytes) -> None:
-        self._owner.lay_aside(self, data, time.monotonic())
+        self._owner.lay_aside(self, data)
 
     def digest(self, data: bytes, at: float) -> None:
         """Parse what was received at ``at``."""
