@@ -139,7 +139,7 @@ async def pool_runs_out() -> Measurement:
         await reply.event({"error": {"code": 500, "message": "Context size has been exceeded."}})
         await reply.end_stream()
 
-    with measuring(ending(30, run_out)) as (measurer, _):  # type: ignore[arg-type]
+    with measuring(ending(15, run_out)) as (measurer, _):  # type: ignore[arg-type]
         return await measurer.decode(decode())
 
 
