@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pytest
 
+from pytest_llmperf.choices import CapacityMode, Endpoint, PromptMode, UpdateMode
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.settings import CapacityMode, Endpoint, PromptMode, UpdateMode
 
 Kind = Literal["text", "number", "flag", "list"]
 """``list`` options may be given more than once; their values are split at commas on demand."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One ``--llm-<stem>`` option, with the ini key ``llm_<stem>`` unless ``ini`` is False."""
 
     stem: str

@@ -1,4 +1,8 @@
-"""Hooks and fixtures, thin. Nothing heavy is imported until a cell of ours is about to run."""
+"""Hooks and fixtures, thin.
+
+A project without a test of ours pays for the options only, and nothing heavy is imported until a
+cell is about to run.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +13,28 @@ import pytest
 
 from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.options import add_options, claim_short_name
-from pytest_llmperf.run.selection import Selection, run_of
-from pytest_llmperf.run.signals import end_on_sigterm, undisturbed
-from pytest_llmperf.run.workers import OUTPUT, Gathered, make_scheduler
 
 if TYPE_CHECKING:
     from pytest_llmperf.fixture import Llm, Matrix
+    from pytest_llmperf.run.selection import Selection
     from pytest_llmperf.run.series import Series
     from pytest_llmperf.run.session import Run
+    from pytest_llmperf.run.workers import Gathered
 
-SELECTION = pytest.StashKey[Selection]()
-GATHERED = pytest.StashKey[Gathered]()
-NO_MARK = "add @pytest.mark.asyncio to the test; pytest-asyncio is installed"
+SELECTION: pytest.StashKey[Selection] = pytest.StashKey()
 SERIES: pytest.StashKey[Series] = pytest.StashKey()
+GATHERED: pytest.StashKey[Gathered] = pytest.StashKey()
+OUR_FIXTURES = {"llm", "prefill_cell", "decode_cell"}
+NO_MARK = "add @pytest.mark.asyncio to the test; pytest-asyncio is installed"
+
+
+def selection_of(config: pytest.Config) -> Selection:
+    """The selection of this session, made when the first test of ours is met."""
+    if SELECTION not in config.stash:
+        from pytest_llmperf.run.selection import Selection
+
+        config.stash[SELECTION] = Selection(config)
+    return config.stash[SELECTION]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,17 +56,19 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "llm(contexts=..., concurrency=...): a test's own matrix for prefill_cell or decode_cell",
     )
-    config.stash[SELECTION] = Selection(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    metafunc.config.stash[SELECTION].parametrize(metafunc)
+    if not OUR_FIXTURES.isdisjoint(metafunc.fixturenames):
+        selection_of(metafunc.config).parametrize(metafunc)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # trylast: measuring order must survive plugins that shuffle
-    selection = config.stash[SELECTION]
+    selection = config.stash.get(SELECTION, None)
+    if selection is None:
+        return
     if selection.error is not None:
         raise pytest.UsageError(f"llmperf: {selection.error}")
     selection.sort(items)
@@ -62,17 +77,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     # after --lf, --ff and --sw have had their way
-    session.config.stash[SELECTION].settle(session.items)
+    if SELECTION in session.config.stash:
+        session.config.stash[SELECTION].settle(session.items)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     config = session.config
-    selection = config.stash[SELECTION]
-    items = selection.ours(session.items)
-    if not items or config.option.collectonly:
+    selection = config.stash.get(SELECTION, None)
+    if selection is None or config.option.collectonly:
         return
+    items = selection.ours(session.items)
+    if not items:
+        return
+    from pytest_llmperf.run.selection import run_of
     from pytest_llmperf.run.series import Series
+    from pytest_llmperf.run.signals import end_on_sigterm
 
     series = config.stash[SERIES] = Series(selection, items)
     config.pluginmanager.register(series)
@@ -135,6 +155,9 @@ def pytest_runtest_makereport(
 def pytest_sessionfinish(session: pytest.Session) -> None:
     series = session.config.stash.get(SERIES, None)
     if series is not None:
+        from pytest_llmperf.run.signals import undisturbed
+        from pytest_llmperf.run.workers import OUTPUT
+
         status = int(session.exitstatus)
         interrupted = "interrupted" if status == pytest.ExitCode.INTERRUPTED else ""
         with undisturbed():
@@ -144,13 +167,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     elif (gathered := session.config.stash.get(GATHERED, None)) is not None:
         from pytest_llmperf.resolve import read_settings
 
-        reports = read_settings(session.config.stash[SELECTION].values()).reports
+        reports = read_settings(selection_of(session.config).values()).reports
         session.exitstatus = gathered.finish(int(session.exitstatus), reports)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    return make_scheduler(config, log, config.stash[SELECTION].values().get("url"))
+    from pytest_llmperf.run.workers import make_scheduler
+
+    return make_scheduler(config, log, selection_of(config).values().get("url"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -158,6 +183,8 @@ def pytest_testnodedown(node: Any) -> None:
     # a worker of pytest-xdist has ended, or died without any output
     output = getattr(node, "workeroutput", None)
     if output:
+        from pytest_llmperf.run.workers import Gathered
+
         node.config.stash.setdefault(GATHERED, Gathered()).add(output)
 
 

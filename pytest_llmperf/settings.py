@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from pytest_llmperf.choices import CapacityMode, Endpoint, PromptMode, UpdateMode
 from pytest_llmperf.grid import DEFAULT_GRID, Grid
 
 METHOD = 1
 """Version of the measurement definitions; a change of meaning of any number raises it."""
-
-CapacityMode = Literal["reserved", "shared", "try"]
-Endpoint = Literal["chat", "completions"]
-PromptMode = Literal["shared", "distinct"]
-UpdateMode = Literal["moved", "all", "new", "better", "add"]
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from pytest_llmperf.baseline.schema import (
     Run,
 )
 from pytest_llmperf.baseline.splice import rewrite
+from pytest_llmperf.choices import UpdateMode
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.metrics import METRICS
 from pytest_llmperf.result import CellRecord, Comparison, Measurement, RunResult, Status
-from pytest_llmperf.settings import UpdateMode
 from pytest_llmperf.verdict.noise import ENOUGH_RUNS
 
 Action = Literal["accepted", "kept", "refused", "pruned"]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.capacity import fits, prefill_tokens
+from pytest_llmperf.choices import CapacityMode
 from pytest_llmperf.grid import Cell, parse_tokens
 from pytest_llmperf.result import Capacity, ServerInfo
-from pytest_llmperf.settings import CapacityMode
 
 K = 1024
 REPORTS = Path(__file__).parent / "data" / "reports"

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 
 LAYERS: tuple[set[str], ...] = (
-    {"__init__", "errors", "grid", "redact"},
+    {"__init__", "choices", "errors", "grid", "redact"},
     {"metrics", "settings", "result", "estimate"},
     {"stats", "capacity", "options", "baseline"},
     {"client", "verdict", "resolve", "report", "sim"},
@@ -36,6 +36,9 @@ ONLY: dict[str, set[str]] = {
 """Units that may use no more than this: pure ones, and those that must stand alone."""
 
 LIGHT = ("plugin", "options", "run.selection", "resolve", "grid", "settings", "metrics", "errors")
+"""Loaded where a test of ours is collected."""
+
+ALWAYS = {"__init__", "choices", "errors", "options", "plugin"}
 """Loaded with every pytest run, ours or not."""
 
 HEAVY = {"asyncio", "httpx", "httptools", "jinja2", "numpy", "pydantic", "rich", "uvicorn", "yaml"}
@@ -152,5 +155,22 @@ def _loaded(module: str, seen: set[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize("module", LIGHT)
 def test_light_modules_load_nothing_heavy(module: str) -> None:
-    """The plugin is in every pytest run of the environment and must cost nothing there."""
+    """Collecting cells imports nothing heavy: `--collect-only` answers at once."""
     assert not HEAVY & set(_loaded(module, set()))
+
+
+def test_a_run_without_cells_loads_the_options_only(pytester: pytest.Pytester) -> None:
+    """The plugin is in every pytest run of the environment and must cost next to nothing there."""
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_loaded():
+            print("loaded:", *(name for name in sys.modules if name.startswith("pytest_llmperf")))
+        """
+    )
+    run = pytester.runpytest_subprocess("-s")
+    run.assert_outcomes(passed=1)
+    line = next(line for line in run.outlines if "loaded:" in line)
+    names = line.partition("loaded: pytest_llmperf")[2].split(" pytest_llmperf")
+    assert {name.lstrip(".") or "__init__" for name in names} == ALWAYS

@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from pytest_llmperf.capacity import fits
+from pytest_llmperf.choices import CapacityMode
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.base import Engine
@@ -34,7 +35,7 @@ from pytest_llmperf.measure.validity import (
 )
 from pytest_llmperf.metrics import METRICS
 from pytest_llmperf.result import Measurement, Notice, ServerInfo, Status
-from pytest_llmperf.settings import METHOD, CapacityMode, Connection, Timing, Workload
+from pytest_llmperf.settings import METHOD, Connection, Timing, Workload
 from pytest_llmperf.stats import median_error
 
 Found = TypeVar("Found")
