@@ -29,6 +29,7 @@ _LEARNING = 3
 _TEXT_CHANNELS = ("content", "reasoning_content", "reasoning", "refusal")
 _CALL_CHANNELS = ("tool_calls", "function_call", "reasoning_details")
 _TEXT_KEYS = ("text", "thinking", "summary", "content", "function", "name", "arguments", "data")
+_TOO_LARGE = "the server sent an event of more than 4 MiB"
 _FAILED_REASONS = ("error", "abort")
 
 
@@ -82,7 +83,7 @@ class ChunkReader:
         try:
             self._parser.feed(data)
         except EventTooLarge:
-            raise StreamFailed("the server sent an event of more than 4 MiB") from None
+            raise StreamFailed(_TOO_LARGE) from None
         except RecursionError:
             raise StreamFailed("the server sent an event that is nested too deeply") from None
 
@@ -92,7 +93,10 @@ class ChunkReader:
         Raises:
             StreamFailed: it is not a complete, successful stream.
         """
-        self._parser.close()
+        try:
+            self._parser.close()
+        except EventTooLarge:  # by a line that nothing ended
+            raise StreamFailed(_TOO_LARGE) from None
         record = self.record
         stray = self._parser.stray.strip()
         if not (record.done or record.finish_reason):

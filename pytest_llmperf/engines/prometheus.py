@@ -94,4 +94,4 @@ def _read_line(line: str) -> Iterator[tuple[str, Labels, float]]:
         return
     for sample in samples:
         if abs(sample.value) < LARGEST:
-            yield sample.name, sample.labels, sample.value
+            yield sample.name, sample.labels, float(sample.value)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_llmperf.client import reader as reader_module
+from pytest_llmperf.client import sse
 from pytest_llmperf.client.exchange import Exchange
 from pytest_llmperf.client.record import StreamRecord
 from tests.client.driving import read
@@ -144,3 +145,11 @@ def test_no_bytes_break_an_exchange(pieces: list[bytes], status: int) -> None:
     exchange.check(1000.0)
     assert exchange.ended
     check_sane(record)
+
+
+def test_an_event_may_grow_too_large_by_its_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that the body's end leaves open is looked at only then."""
+    monkeypatch.setattr(sse, "MAX_EVENT", 160)
+    record = read(b"data: x\n", b"data: " + b"x" * 60)
+    check_sane(record)
+    assert "more than 4 MiB" in record.error
