@@ -6,15 +6,14 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from pytest_llmperf.grid import Cell, format_tokens
 from pytest_llmperf.redact import redact_all
+from pytest_llmperf.report.banner import Verdict, verdict_of
 from pytest_llmperf.report.cells import status
 from pytest_llmperf.report.numbers import count
-from pytest_llmperf.result import DRY_RUN, CellRecord, Outcome, RunResult, Status
+from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
 
 OVER_CAPACITY_NOTE = (
     "Over capacity: not run because this many requests at this context would exceed what the "
@@ -49,17 +48,7 @@ _CAPACITY = {
 }
 _TITLE_INFO = ("quantization", "launch_command")
 
-Level = Literal["pass", "fail", "info"]
 Fact = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The run in one line; ``detail`` says what to know beside it."""
-
-    level: Level
-    headline: str
-    detail: str = ""
 
 
 class View:
@@ -278,47 +267,7 @@ class View:
 
     @property
     def verdict(self) -> Verdict:
-        run, total = self.run, count(len(self.records), "cell")
-        early = run.interrupted or ("" if run.finished else "not finished")
-        detail = f"Stopped early: {early}" if early else ""
-        if self.failures:
-            tally = Counter(record.outcome.value.lower() for record in self.failures)
-            words = ", ".join(f"{n} {word}" for word, n in tally.items())
-            words += "; so did the matrix as a whole" if run.matrix else ""
-            return Verdict("fail", f"{len(self.failures)} of {total} failed: {words}", detail)
-        measured = [r for r in self.records if status(r) is Status.VALID]
-        if not measured:
-            return Verdict("fail", "Nothing was measured", detail)
-        if run.matrix:
-            return Verdict("fail", f"{total} together are worse than their baseline", detail)
-        if run.failed_tests:
-            own = f"{count(len(run.failed_tests), 'test')} failed, though no cell did"
-            return Verdict("fail", own, detail)
-        if early:
-            return Verdict("info", f"Incomplete: {total} measured or judged", detail)
-        if run.not_updated:
-            level: Level = "info" if run.not_updated == DRY_RUN else "fail"
-            return Verdict(level, "Baseline not updated", f"Why: {run.not_updated}.")
-        if updated := [r for r in measured if r.outcome is Outcome.UPDATED]:
-            good = f"{len(updated)} of {total} updated, none failed"
-            return Verdict("info", good, f"Baseline {run.profile}.")
-        outcomes = {record.outcome for record in measured}
-        if outcomes == {Outcome.MEASURED}:
-            why = "no baseline applied" if run.profile else "no hardware profile was named"
-            seen = count(len(measured), "cell")
-            return Verdict("info", f"{seen} measured, nothing compared", f"Why: {why}.")
-        if outcomes == {Outcome.NEW}:
-            why = "Every cell is new, so this run is not green."
-            return Verdict("fail", "Nothing to compare with", why)
-        judged = [r for r in measured if r.outcome in (Outcome.PASS, Outcome.IMPROVED)]
-        if not judged:
-            why = "Every cell is new or too noisy, so this run is not green."
-            return Verdict("fail", "Nothing could be judged", why)
-        good = f"No regression in {count(len(judged), 'measured cell')}"
-        what = run.against or f"the baseline {run.profile}"
-        rest = len(measured) - len(judged)
-        more = f" {rest} more could not be judged." if rest else ""
-        return Verdict("pass", good, f"Against {what}.{more}")
+        return verdict_of(self.run, self.records)
 
     @property
     def cell_warnings(self) -> list[tuple[str, str, list[str]]]:
