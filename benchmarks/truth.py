@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def build() -> Path:
     binary = BENCH / "truth_server"
     if not binary.exists() or binary.stat().st_mtime < SOURCE.stat().st_mtime:
         BENCH.mkdir(exist_ok=True)
-        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-o", binary, SOURCE], check=True)
+        subprocess.run(["cc", "-O2", "-Wall", "-Wextra", "-o", binary, SOURCE, "-lm"], check=True)
     return binary
 
 
@@ -97,48 +97,57 @@ class TruthServer:
         what came before was to warm up."""
         load = self._load
         if seen.t0 is not None and seen.t1 is not None:
-            requests = [r for r in self._requests if r[0] < seen.t1 and r[1].size]
+            requests = [r for r in self._requests if r.arrival < seen.t1 and r.stamps.size]
             found = _in_window(requests, load, seen.t0, seen.t1)
         else:
-            requests = [r for r in self._requests if r[1].size == load.chunks][-load.requests :]
+            requests = [r for r in self._requests if r.stamps.size == load.chunks][-load.requests :]
             found = _whole(requests, load)
         late = _lateness(requests, load) if load.step_s else None
         return Truth(
-            ttft_ms=1e3 * float(np.median([stamps[0] - arrival for arrival, stamps in requests])),
+            ttft_ms=1e3 * float(np.median([r.stamps[0] - r.arrival for r in requests])),
             late_p99_ms=None if late is None else 1e3 * float(np.quantile(late, 0.99)),
             late_max_ms=None if late is None else 1e3 * float(late.max()),
-            chunks=sum(stamps.size for _, stamps in self._requests),
+            chunks=sum(r.stamps.size for r in self._requests),
             cpu_s=self._cpu_s,
             **found,
         )
 
 
-Requests = list[tuple[float, Any]]
-"""Arrival, and stamps of chunks."""
+SPREAD = 25
+"""Chunks after which a stream is at its own place in the step: see the server."""
 
 
-def _read(path: Path) -> Requests:
+class Request(NamedTuple):
+    """What the server's log says of one. Seconds on the monotonic clock."""
+
+    arrival: float
+    shift: float
+    stamps: Any
+    """Of its chunks."""
+
+
+def _read(path: Path) -> list[Request]:
     numbers, requests, at = np.fromfile(path), [], 0
     while at < numbers.size:
-        arrival, count = numbers[at], int(numbers[at + 1])
-        requests.append((float(arrival), numbers[at + 2 : at + 2 + count]))
-        at += 2 + count
+        arrival, shift, count = numbers[at : at + 3]
+        at += 3 + int(count)
+        requests.append(Request(float(arrival), float(shift), numbers[at - int(count) : at]))
     return requests
 
 
-def _whole(requests: Requests, load: Load) -> dict[str, float]:
+def _whole(requests: list[Request], load: Load) -> dict[str, float]:
     later = load.tokens - load.per_chunk
-    itls = [(stamps[-1] - stamps[0]) / later for _, stamps in requests]
-    span = max(stamps[-1] for _, stamps in requests) - min(arrival for arrival, _ in requests)
+    itls = [(r.stamps[-1] - r.stamps[0]) / later for r in requests]
+    span = max(r.stamps[-1] for r in requests) - min(r.arrival for r in requests)
     return {
         "itl_ms": 1e3 * float(np.mean(itls)),
-        "itl_p99_ms": _p99_ms([np.diff(stamps) for _, stamps in requests]),
+        "itl_p99_ms": _p99_ms([np.diff(r.stamps) for r in requests]),
         "tok_s": load.tokens * len(requests) / span,
     }
 
 
-def _in_window(requests: Requests, load: Load, t0: float, t1: float) -> dict[str, float]:
-    inside = [stamps[(stamps >= t0) & (stamps < t1)] for _, stamps in requests]
+def _in_window(requests: list[Request], load: Load, t0: float, t1: float) -> dict[str, float]:
+    inside = [r.stamps[(r.stamps >= t0) & (r.stamps < t1)] for r in requests]
     inside = [stamps for stamps in inside if stamps.size > 1]
     itls = [
         (stamps[-1] - stamps[0]) / (load.per_chunk * (stamps.size - 1))
@@ -146,7 +155,7 @@ def _in_window(requests: Requests, load: Load, t0: float, t1: float) -> dict[str
         if stamps.size >= 10 and stamps[-1] - stamps[0] >= 1
     ] or [(stamps[-1] - stamps[0]) / (load.per_chunk * (stamps.size - 1)) for stamps in inside]
     made = 0.0
-    for _, stamps in requests:
+    for _, _, stamps in requests:
         counts = load.per_chunk * np.arange(1, stamps.size + 1)
         edges = np.interp([t0, t1], stamps, counts)
         edges[np.array([t0, t1]) <= stamps[0]] = 0
@@ -158,13 +167,13 @@ def _in_window(requests: Requests, load: Load, t0: float, t1: float) -> dict[str
     }
 
 
-def _lateness(requests: Requests, load: Load) -> Any:
-    return np.concatenate(
-        [
-            stamps - (arrival + load.ttft_s + load.step_s * np.arange(stamps.size))
-            for arrival, stamps in requests
-        ]
-    )
+def _lateness(requests: list[Request], load: Load) -> Any:
+    late = []
+    for arrival, shift, stamps in requests:
+        number = np.arange(stamps.size)
+        moved = shift * np.minimum(number / SPREAD, 1)
+        late.append(stamps - (arrival + load.ttft_s + load.step_s * number + moved))
+    return np.concatenate(late)
 
 
 def _p99_ms(gaps: list[Any]) -> float:

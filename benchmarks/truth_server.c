@@ -1,16 +1,20 @@
 /* A server of known pacing: what it sent and when is the truth that clients are judged by.
  *
  * One thread, one epoll loop. A streaming completion gets its first chunk TTFT after the request's
- * last byte came in, and chunk k exactly k steps after that (absolute deadlines, no drift); step 0
- * is a flood that only TCP holds back. Chunks look like vLLM's, about 330 bytes on the wire, one
- * send() each. At SIGTERM the log goes to LOG: for each streaming request the doubles arrival,
- * n, and n stamps taken right before the send (CLOCK_MONOTONIC seconds).
+ * last byte came in, and chunk k exactly k steps after that (absolute deadlines, no drift), plus a
+ * shift that takes the stream to one of BUNCHES places within the step over its first SPREAD steps.
+ * Without it a client that starts all streams at once would get all chunks in one bunch, of which
+ * the server sends the last ones late, and clients would be judged by how they start. Step 0 is a
+ * flood that only TCP holds back. Chunks look like vLLM's, about 330 bytes on the wire, one send()
+ * each. At SIGTERM the log goes to LOG: for each streaming request the doubles arrival, shift, n,
+ * and n stamps taken right before the send (CLOCK_MONOTONIC seconds).
  *
  * usage: truth_server TTFT_S STEP_S TOKENS_PER_CHUNK LOG     prints its port, listens on loopback
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,8 +25,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#define SPREAD 25
+#define BUNCHES 20
+
 struct request {
-    double arrival;
+    double arrival, shift;
     long n, room;
     double *stamps;
     struct request *next;
@@ -161,6 +168,18 @@ static size_t chunk(struct conn *conn, char *out, const char *delta, const char 
     return event(out, json);
 }
 
+static double due(struct conn *conn) {
+    double moved = conn->index < SPREAD ? (double)conn->index / SPREAD : 1;
+    return conn->first + conn->index * step + moved * conn->log->shift;
+}
+
+/* From a start to the place of request n within the step. */
+static double shift_of(unsigned long n, double start) {
+    if (step == 0) return 0;
+    double place = n % BUNCHES * step / BUNCHES;
+    return fmod(place - fmod(start, step) + step, step);
+}
+
 /* The next chunk of a stream. */
 static void advance(struct conn *conn) {
     char out[8192], delta[2048], *text = delta;
@@ -187,7 +206,7 @@ static void advance(struct conn *conn) {
     conn->index++;
     int out_now = put(conn, out, len);
     if (last) return;
-    if (step > 0) heap_push(conn->first + conn->index * step, conn);
+    if (step > 0) heap_push(due(conn), conn);
     else if (out_now) flood_add(conn);
 }
 
@@ -245,6 +264,7 @@ static void serve(struct conn *conn, const char *head, const char *body, double 
     *last_request = conn->log = calloc(1, sizeof *conn->log);
     last_request = &conn->log->next;
     conn->log->arrival = arrival;
+    conn->log->shift = shift_of(requests, conn->first);
     const char *start = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
                         "Transfer-Encoding: chunked\r\n\r\n";
     put(conn, start, strlen(start));
@@ -380,8 +400,8 @@ int main(int argc, char **argv) {
     FILE *log = fopen(argv[4], "wb");
     if (!log) return 1;
     for (struct request *r = first_request; r; r = r->next) {
-        double head[2] = {r->arrival, (double)r->n};
-        fwrite(head, sizeof *head, 2, log);
+        double head[3] = {r->arrival, r->shift, (double)r->n};
+        fwrite(head, sizeof *head, 3, log);
         fwrite(r->stamps, sizeof(double), r->n, log);
     }
     return fclose(log) != 0;

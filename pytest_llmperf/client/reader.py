@@ -27,6 +27,7 @@ _LEARNING = 3
 """Shapes learned in a row without one use, before a stream is left to the parser."""
 
 _TEXT_CHANNELS = ("content", "reasoning_content", "reasoning", "refusal")
+_REASONING_CHANNELS = ("reasoning_content", "reasoning", "reasoning_details")
 _CALL_CHANNELS = ("tool_calls", "function_call", "reasoning_details")
 _TEXT_KEYS = ("text", "thinking", "summary", "content", "function", "name", "arguments", "data")
 _TOO_LARGE = "the server sent an event of more than 4 MiB"
@@ -51,6 +52,7 @@ class ChunkReader:
         "_last",
         "_learning",
         "_parser",
+        "_reasoned",
         "_shape",
         "_start",
         "_texts",
@@ -69,6 +71,7 @@ class ChunkReader:
         self._last = 0
         self._texts = 0
         self._uncounted = 0
+        self._reasoned = False
         self._start = ""
         self._shape: Shape | None = None
         self._learning = _LEARNING
@@ -118,6 +121,8 @@ class ChunkReader:
             # there were tokens, so a count of none is no count
             self.record.completion_tokens = None
             self.record.usage_odd = True
+        if self._reasoned or self.record.usage_seen != "final":
+            self.record.hidden_tokens = None
         text = _unescape(self.text)
         start = self._start or text[:HASHED_CHARS]
         self.record.text_hash = zlib.crc32(start.encode("utf-8", "surrogatepass"))
@@ -157,6 +162,7 @@ class ChunkReader:
         timings = chunk.get("timings")
         if isinstance(timings, dict) and self.record.cached_tokens is None:
             self.record.cached_tokens = _whole(timings.get("cache_n"))
+        self._reasoned = self._reasoned or any(map(_has_reasoning, choices))
         text = "".join(map(_choice_text, choices))
         self._count(_escape(text), count, usage_only=not choices)
         for choice in choices:
@@ -176,6 +182,9 @@ class ChunkReader:
             cached = _whole(details.get("cached_tokens"))
             if cached is not None:
                 record.cached_tokens = cached
+        details = usage.get("completion_tokens_details")
+        if isinstance(details, dict):
+            record.hidden_tokens = _whole(details.get("reasoning_tokens"))
         raw = usage.get("completion_tokens")
         count = _whole(raw)
         if raw is not None and count is None:
@@ -263,6 +272,11 @@ def _choice_text(choice: dict[str, Any]) -> str:
         return _text(choice.get("text"))
     plain = "".join(_text(delta.get(channel)) for channel in _TEXT_CHANNELS)
     return plain or "".join(_text(delta.get(channel)) for channel in _CALL_CHANNELS)
+
+
+def _has_reasoning(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta")
+    return isinstance(delta, dict) and any(_text(delta.get(name)) for name in _REASONING_CHANNELS)
 
 
 def _text(value: object) -> str:

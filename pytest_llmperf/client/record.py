@@ -34,6 +34,8 @@ class StreamRecord:
     cached_tokens: int | None = None
     completion_tokens: int | None = None
     """The highest usage seen; final when ``end`` is "finished"."""
+    hidden_tokens: int | None = None
+    """Tokens of reasoning that the final usage counts though no chunk carried reasoning."""
     usage_odd: bool = False
     """A count that cannot be believed was seen and left out: it fell, or was no whole number."""
     usage_seen: Literal["continuous", "final"] | None = None

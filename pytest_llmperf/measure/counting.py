@@ -29,7 +29,8 @@ def count(records: Records, tokens_per_chunk: float | None = None) -> Counted:
 
     Cumulative usage where every request with an arrival had it. Else chunks, scaled per request by
     its final usage; a request cut off before it told its total is scaled by the mean of those
-    that did, or by ``tokens_per_chunk`` from an earlier cell. Else bare chunks.
+    that did, or by ``tokens_per_chunk`` from an earlier cell. Else bare chunks. A total
+    that counts reasoning which was never streamed says nothing of the chunks that were.
     """
     requests = [record for stream in records for record in stream if record.stamps]
     if requests and all(len(record.tokens) == len(record.stamps) for record in requests):
@@ -43,8 +44,10 @@ def count(records: Records, tokens_per_chunk: float | None = None) -> Counted:
 
 
 def _total(record: StreamRecord) -> int:
-    """Tokens that a finished request says it generated; 0 where it does not."""
-    return (record.completion_tokens or 0) if record.end == "finished" else 0
+    """Tokens that a finished request says it streamed; 0 where it does not, or counts more."""
+    if record.end != "finished" or record.hidden_tokens:
+        return 0
+    return record.completion_tokens or 0
 
 
 def _curves(records: Records, mean_scale: float | None) -> list[list[Curve]]:

@@ -147,6 +147,12 @@ def _endings(cell: Decoded, max_tokens: int) -> Iterator[Notice]:
         yield Notice(code="early-stops", text=text)
     if any(r.usage_odd for stream in cell.records for r in stream):
         yield Notice(code="odd-usage", text="token counts that cannot be were left out")
+    if hidden := sum(bool(r.hidden_tokens) for r in finished):
+        text = (
+            f"the usage of {hidden} of {len(finished)} finished requests counts reasoning that was"
+            " not streamed, so it was not taken for the count of their chunks"
+        )
+        yield Notice(code="hidden-reasoning", text=text)
 
 
 def _texts(cell: Decoded, server: ServerInfo) -> Iterator[Notice]:

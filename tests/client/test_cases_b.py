@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.client.record import StreamRecord
+from pytest_llmperf.measure.counting import count
 from tests.client.driving import drive, read, serving
 from tests.client.events import DONE, ROLE, STOP, choice, counted, delta, event, usage, words
 
@@ -277,3 +278,14 @@ def test_a_text_without_end_is_kept_in_bounds() -> None:
     start = read(delta(content="first "), delta(content=block), STOP, DONE)
     assert record.text_hash == start.text_hash
     assert record.tail == block[-8192:]
+
+
+@pytest.mark.parametrize("channel", ["content", "reasoning_content", "reasoning"])
+def test_b5_reasoning_that_is_counted_but_not_streamed_is_noticed(channel: str) -> None:
+    """Ten chunks of text and 90 tokens that nobody saw are not ten tokens a chunk."""
+    chunks = [delta(**{channel: "Hm"}), *words(9), STOP]
+    told = usage(100, completion_tokens_details={"reasoning_tokens": 90})
+    record = read(*chunks, told, DONE)
+    assert record.completion_tokens == 100
+    assert record.hidden_tokens == (90 if channel == "content" else None)
+    assert count([[record]]).source == ("chunks" if channel == "content" else "estimated")

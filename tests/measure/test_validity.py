@@ -123,6 +123,13 @@ def test_a_starved_stream_is_named() -> None:
     assert "uneven-streams" not in codes(decoded(*others, stream(step=0.04, chunks=1000)))
 
 
+def test_reasoning_that_was_not_streamed_is_named() -> None:
+    seen = request(0.0, 0.1, 0.02, 100, usage="final", total=1000, end="finished")
+    assert "hidden-reasoning" not in codes(decoded([seen]))
+    seen.hidden_tokens = 900
+    assert "hidden-reasoning" in codes(decoded([seen]))
+
+
 def test_counters_without_both_edges_are_said_to_be_late() -> None:
     """A server without counters of its steps cannot be late with them."""
     seen = [Gauges(at=4.0, running=1, steps=100.0)]
