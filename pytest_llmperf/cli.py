@@ -32,7 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["sim"]:
         from pytest_llmperf.sim.__main__ import main as simulate
 
-        return simulate(given[1:], prog="llmperf sim")
+        try:
+            return simulate(given[1:], prog="llmperf sim")
+        except SystemExit as end:  # argparse's own code for bad usage is pytest's for an interrupt
+            return BAD_INPUT if end.code == 2 else OK
     options = _parser().parse_args(given)
     if isinstance(sys.stdout, io.TextIOWrapper):  # one that takes no umlaut is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
