@@ -132,7 +132,9 @@ def complete(row: dict[str, Any], base_s: float) -> None:
     if seen["cpu_s"] is not None:
         row["us_per_chunk"] = 1e6 * seen["cpu_s"] / seen["chunks"]
     else:
-        row["us_per_chunk"] = 1e6 * max(row["total_cpu_s"] - base_s, 0.0) / truth["chunks"]
+        # a short point can cost less than the start of a client varies
+        under_load = row["total_cpu_s"] - base_s
+        row["us_per_chunk"] = 1e6 * under_load / truth["chunks"] if under_load > 0 else None
 
 
 def run(clients: Sequence[Client], points: Sequence[Load], realtime: bool) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ def print_row(row: dict[str, Any]) -> None:
     seen, truth, off = row["seen"], row["truth"], row["error_of"]
     late = f"server late p99 {truth['late_p99_ms']:.2f} ms" if truth["late_p99_ms"] else ""
     print(
-        f"{name} {row['us_per_chunk']:6.1f} us/chunk"
+        f"{name} {_number(row['us_per_chunk'], 1):>6} us/chunk"
         f"  TTFT {_number(seen['ttft_ms'], 1)} ({_number(off['ttft_ms'], 1, '+')})"
         f"  ITL {_number(seen['itl_ms'], 2)} ({_percent(off['itl_ms'])})"
         f"  p99 {_number(seen['itl_p99_ms'], 1)} (true {truth['itl_p99_ms']:.1f})"
@@ -67,6 +67,7 @@ def judge(result: dict[str, Any]) -> list[tuple[str, str, bool | None]]:
             name: row["us_per_chunk"]
             for (name, load), row in rows.items()
             if load == _FULL and not name.startswith("ours") and "rust" not in name
+            if row["us_per_chunk"] is not None
         }
         if peers:
             best = min(peers, key=peers.__getitem__)
@@ -105,7 +106,7 @@ def render_markdown(result: dict[str, Any]) -> str:
         flood = rows.get((name, "128 x flood"))
         cells = [
             name,
-            f"{row['us_per_chunk']:.0f}",
+            _number(row["us_per_chunk"], 0),
             _number(off["ttft_ms"], 1, "+"),
             _percent(off["itl_ms"]),
             _number(row["seen"]["itl_p99_ms"], 1),
