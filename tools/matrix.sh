@@ -6,8 +6,8 @@
 #   ARGS='-m "not slow and not engine"' tools/matrix.sh ...   what is passed to pytest
 #
 # Pythons come from PYTHON_3_10 and so on, else from pyenv, else from the PATH. Lowest means the
-# floors that pyproject.toml states for what this package needs; test tools are always the newest
-# that go with them.
+# floors that pyproject.toml states for what this package needs, or the first above them that has a
+# wheel for that Python; test tools are always the newest that go with them.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,7 +44,7 @@ for combination in "${combinations[@]}"; do
   venv="$work/$version-$resolution"
   # the floors of this package first, then the test tools around what that gave
   "$python" -m venv "$venv" &&
-    "$uv" pip compile -q --python "$venv/bin/python" --resolution "$resolution" --extra fast pyproject.toml -o "$venv/pins.txt" &&
+    "$uv" pip compile -q --python "$venv/bin/python" --resolution "$resolution" --only-binary :all: --extra fast pyproject.toml -o "$venv/pins.txt" &&
     "$uv" pip install -q --python "$venv/bin/python" -c "$venv/pins.txt" -e '.[fast,test]' || { failed=1; continue; }
   "$uv" pip list -q --python "$venv/bin/python" |
     grep -E '^(pytest|pytest-asyncio|httpx|anyio|httptools|pydantic|numpy|pyyaml|prometheus-client|filelock|execnet|uvicorn|rich|jinja2|uvloop) ' | tr -s ' ' | paste -sd, -
