@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #define SPREAD 25
-#define BUNCHES 20
+#define BUNCHES 8
 
 struct request {
     double arrival, shift;
