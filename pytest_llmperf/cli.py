@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return simulate(given[1:], prog="llmperf sim")
         except SystemExit as end:  # argparse's own code for bad usage is pytest's for an interrupt
-            return BAD_INPUT if end.code == 2 else OK
+            if end.code != 2:
+                raise
+            return BAD_INPUT
     options = _parser().parse_args(given)
     if isinstance(sys.stdout, io.TextIOWrapper):  # one that takes no umlaut is no reason to fail
         sys.stdout.reconfigure(errors="backslashreplace")
