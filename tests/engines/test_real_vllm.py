@@ -107,8 +107,8 @@ def test_a_matrix_is_measured(server: VllmServer, folder: Path) -> None:
         if measured["phase"] == "prefill":
             continue
         assert measured["token_source"] == "usage", name
-        # the cache holds whole blocks of 128 tokens, which of 512 leaves a quarter out
-        assert measured["ttft_warm"] is (measured["context"] > 512), name
+        # also 512: all but the last of vLLM's blocks of 128 tokens, which is never cached
+        assert measured["ttft_warm"] is True, name
         assert measured["in_flight_avg"] == pytest.approx(measured["concurrency"], rel=0.02)
         theirs = measured["server"]["generated_tok_s"]
         if theirs is not None:  # None: a scrape at an edge took too long to stand for it
