@@ -59,11 +59,11 @@ class Seen:
     itl_ms: float | None
     """Mean time between tokens."""
     itl_p99_ms: float | None
-    """Of single gaps, where the client has such a figure."""
+    """Of single gaps of the whole run, its start included, where the client has such a figure."""
     tok_s: float | None
     t0: float | None = None
     t1: float | None = None
-    """The window it looked at; the whole run otherwise."""
+    """The window it looked at for ITL and tok/s; the whole run otherwise."""
     cpu_s: float | None = None
     chunks: int | None = None
     """Chunks that took ``cpu_s``, where the client measures its own."""

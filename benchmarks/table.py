@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from statistics import median
 from typing import Any
 
 _FULL = "512 x 50/s"
@@ -36,7 +38,7 @@ def print_summary(result: dict[str, Any]) -> None:
 
 def judge(result: dict[str, Any]) -> list[tuple[str, str, bool | None]]:
     """Goal, what was found, and whether it is met; None where something is missing for it."""
-    rows = {(r["client"], r["load"]): r for r in result["rows"] if "error" not in r}
+    rows = _by_point(r for r in result["rows"] if "error" not in r)
     verdicts: list[tuple[str, str, bool | None]] = []
 
     def add(goal: str, found: str, met: bool | None) -> None:
@@ -89,7 +91,7 @@ def judge(result: dict[str, Any]) -> list[tuple[str, str, bool | None]]:
 
 def render_markdown(result: dict[str, Any]) -> str:
     """The README's table."""
-    rows = {(r["client"], r["load"]): r for r in result["rows"]}
+    rows = _by_point(result["rows"])
     names = list(dict.fromkeys(client for client, _ in rows))
     lines = [
         "| Client | CPU µs a chunk | TTFT at 512 streams, ms off | ITL | ITL p99, ms | tok/s "
@@ -127,6 +129,26 @@ def render_markdown(result: dict[str, Any]) -> str:
     ]
     lines += [f"Not measured: {name} ({why})." for name, why in result["missing"].items()]
     return "\n".join(lines)
+
+
+def _by_point(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """One row for each client and load: where there were several rounds, their medians."""
+    rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        rounds.setdefault((row["client"], row["load"]), []).append(row)
+    return {
+        point: _middle([row for row in found if "error" not in row] or found)
+        for point, found in rounds.items()
+    }
+
+
+def _middle(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: _middle([value[name] for value in values]) for name in first}
+    if all(isinstance(value, (int, float)) for value in values):
+        return median(values)
+    return max(values, key=values.count)
 
 
 def _flood(row: dict[str, Any] | None) -> str:

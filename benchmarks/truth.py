@@ -93,8 +93,8 @@ class TruthServer:
         self._log.unlink(missing_ok=True)
 
     def truth(self, seen: Seen) -> Truth:
-        """Over the window the client looked at, or over its last ``load.requests`` whole requests:
-        what came before was to warm up."""
+        """Over the window the client looked at (its p99 and TTFT over the whole run, as those of
+        all), or over its last ``load.requests`` whole requests: what came before was to warm up."""
         load = self._load
         if seen.t0 is not None and seen.t1 is not None:
             requests = [r for r in self._requests if r.arrival < seen.t1 and r.stamps.size]
@@ -162,7 +162,7 @@ def _in_window(requests: list[Request], load: Load, t0: float, t1: float) -> dic
         made += edges[1] - edges[0]
     return {
         "itl_ms": 1e3 * float(np.median(itls)),
-        "itl_p99_ms": _p99_ms([np.diff(stamps) for stamps in inside]),
+        "itl_p99_ms": _p99_ms([np.diff(r.stamps) for r in requests]),
         "tok_s": float(made) / (t1 - t0),
     }
 

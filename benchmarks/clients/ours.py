@@ -56,10 +56,11 @@ async def measure(url: str, streams: int, tokens: int, seconds: float, workers: 
     curves = count(records).streams
     window = measure_window(curves, t0, t1)
     requests = [curve for stream in curves for curve in stream if curve.stamps.size]
+    gaps = [np.diff(record.stamps) for stream in records for record in stream]
     return Seen(
         ttft_ms=1e3 * float(np.median([curve.first - curve.sent for curve in requests])),
         itl_ms=1e3 * float(np.median(window.itls)),
-        itl_p99_ms=1e3 * float(np.quantile(window.gaps, 0.99)),
+        itl_p99_ms=1e3 * float(np.quantile(np.concatenate(gaps), 0.99)),
         tok_s=window.tokens / window.seconds,
         t0=t0,
         t1=t1,

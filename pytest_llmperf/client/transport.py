@@ -12,6 +12,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
+from math import inf
 from typing import Protocol
 
 import httpx
@@ -24,8 +25,8 @@ from pytest_llmperf.client.http import CONNECT_S
 EXTENSION = "llmperf"
 OPENING_AT_ONCE = 64
 DELAYS_KEPT = 50_000
-DIGESTED_AT_ONCE = 8
-"""Reads that are parsed before sockets are looked at again."""
+TURN_S = 50e-6
+"""Seconds of parsing, or of writing requests, until sockets are looked at again."""
 UNDIGESTED = 2**20
 """Bytes that may wait to be parsed."""
 
@@ -55,8 +56,9 @@ class OwnTransport(httpx.AsyncBaseTransport):
     at the sockets in between. So the stamps of a step that all streams share do not wait for the
     parsing of one another, as long as there is time for it before the next step.
 
-    Requests that are ready in the same turn of the loop are written together after the last of
-    them, so that building one does not keep the answer to another waiting.
+    Requests that are ready in the same turn of the loop are written after the last of them, so
+    that building one does not keep the answer to another waiting; a few at a time as well, so that
+    their answers do not come faster than they can be read.
     """
 
     name = "own"
@@ -65,7 +67,7 @@ class OwnTransport(httpx.AsyncBaseTransport):
         self._tls = tls
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
-        self._ready: list[Connection] = []
+        self._ready: deque[Connection] = deque()
         self._reads: deque[tuple[Connection, bytes, float]] = deque()
         self._undigested = 0
         self._turn: float | None = None
@@ -152,39 +154,41 @@ class OwnTransport(httpx.AsyncBaseTransport):
         stamp: none is later for having been read last. Only what a socket yields a second time in
         the same turn may have come meanwhile.
         """
-        if self._turn is None:
-            self._turn = time.monotonic()
-            connection.loop.call_soon(self._end_turn)
-        elif connection.read_at == self._turn:
+        if self._turn is None or connection.read_at == self._turn:
             self._turn = time.monotonic()
         connection.read_at = self._turn
         if not self._reads:
-            connection.loop.call_soon(self._digest_some)
+            connection.loop.call_soon(self._digest_some, connection.loop)
         self._reads.append((connection, data, self._turn))
         self._undigested += len(data)
 
-    def _end_turn(self) -> None:
-        self._turn = None
-
-    def digest(self, count: int = 0) -> None:
-        """Work on at least ``count`` of the reads laid aside; on all of them by default."""
-        reads = self._reads
-        count = count or len(reads)
-        while reads and (count > 0 or self._undigested > UNDIGESTED):
+    def digest(self, limit_s: float = inf) -> None:
+        """Work on the reads laid aside: for so many seconds, but on one of them at least."""
+        reads, until = self._reads, time.monotonic() + limit_s
+        while reads:
             connection, data, at = reads.popleft()
             self._undigested -= len(data)
-            count -= 1
             connection.digest(data, at)
+            if time.monotonic() >= until and self._undigested <= UNDIGESTED:
+                return
 
-    def _digest_some(self) -> None:
-        if self._reads:
-            self._reads[0][0].loop.call_soon(self._digest_some)
-            self.digest(DIGESTED_AT_ONCE)
+    def _digest_some(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._turn = None
+        try:
+            self.digest(TURN_S)
+        finally:
+            if self._reads:
+                loop.call_soon(self._digest_some, loop)
 
     def _write_ready(self) -> None:
-        ready, self._ready = self._ready, []
-        for connection in ready:
-            connection.start()
+        ready, until = self._ready, time.monotonic() + TURN_S
+        try:
+            ready.popleft().start()
+            while ready and time.monotonic() < until:
+                ready.popleft().start()
+        finally:
+            if ready:
+                asyncio.get_running_loop().call_soon(self._write_ready)
 
 
 def _request_head(request: httpx.Request) -> bytes:

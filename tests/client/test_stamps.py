@@ -8,6 +8,7 @@ import time
 import pytest
 
 from pytest_llmperf.client import transport
+from pytest_llmperf.client.connection import Connection
 from pytest_llmperf.client.reader import ChunkReader
 from tests.client.driving import drive, serving
 from tests.client.events import DONE, STOP, delta
@@ -33,7 +34,7 @@ def test_stamps_do_not_wait_for_the_parsing_of_other_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Thirty streams get a chunk in the same moment, parsing them takes 150 ms."""
-    monkeypatch.setattr(transport, "DIGESTED_AT_ONCE", 1)
+    monkeypatch.setattr(transport, "TURN_S", 0.0)
     ready: list[float] = []
     together = asyncio.Event()
 
@@ -52,6 +53,25 @@ def test_stamps_do_not_wait_for_the_parsing_of_other_streams(
     assert {record.end for record in records} == {"finished"}
     first = [record.stamps[0] for record in records]
     assert max(first) - min(first) < 30 * PARSING_S / 2
+
+
+def test_answers_are_stamped_while_requests_are_still_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thirty requests at once take 150 ms to write; the server answers each in no time."""
+    monkeypatch.setattr(transport, "TURN_S", 0.0)
+    start = Connection.start
+
+    def start_slowly(self: Connection) -> None:
+        start(self)
+        time.sleep(0.005)
+
+    monkeypatch.setattr(Connection, "start", start_slowly)
+    records = drive(serving(delta(content="now"), STOP, DONE), count=30, opened=30)
+    sent = [record.sent_at for record in records if record.sent_at is not None]
+    heads = [record.headers_at for record in records if record.headers_at is not None]
+    assert len(sent) == len(heads) == 30
+    assert sum(at < max(sent) for at in heads) > 20
 
 
 @pytest.mark.usefixtures("slow_parsing")
