@@ -3,7 +3,7 @@
 #
 #   tools/matrix.sh                          everything
 #   tools/matrix.sh 3.10/lowest 3.13/highest some of it
-#   ARGS='-m "not slow and not engine"' tools/matrix.sh ...   what is passed to pytest
+#   ARGS='-m "not engine" -n 2' tools/matrix.sh ...   what is passed to pytest
 #
 # Pythons come from PYTHON_3_10 and so on, else from pyenv, else from the PATH. Lowest means the
 # floors that pyproject.toml states for what this package needs, or the first above them that has a
@@ -49,7 +49,10 @@ for combination in "${combinations[@]}"; do
   "$uv" pip list -q --python "$venv/bin/python" |
     grep -E '^(pytest|pytest-asyncio|httpx|anyio|httptools|pydantic|numpy|pyyaml|prometheus-client|filelock|execnet|uvicorn|rich|jinja2|uvloop) ' | tr -s ' ' | paste -sd, -
   eval "set -- ${ARGS:-}"
-  "$venv/bin/python" -m pytest -q -p no:cacheprovider "$@" || failed=1
+  # what fails is run once more, by one process: some tests measure in real time
+  cache=(-o "cache_dir=$venv/cache")
+  "$venv/bin/python" -m pytest -q "${cache[@]}" "$@" ||
+    "$venv/bin/python" -m pytest -q "${cache[@]}" -p no:xdist --last-failed --last-failed-no-failures none || failed=1
   rm -rf "$venv"
 done
 exit $failed
