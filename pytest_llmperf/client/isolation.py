@@ -42,7 +42,8 @@ async def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:
             box.append(error)
         finally:
-            here.call_soon_threadsafe(finished.set)
+            with contextlib.suppress(RuntimeError):  # a second Ctrl-C has closed that loop
+                here.call_soon_threadsafe(finished.set)
 
     thread = threading.Thread(target=work, name="llmperf-cell", daemon=True)
     thread.start()

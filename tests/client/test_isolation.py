@@ -56,3 +56,22 @@ def test_what_it_returns_or_raises_is_handed_over() -> None:
     assert asyncio.run(run_apart(name)) == "llmperf-cell"
     with pytest.raises(ValueError, match="boom"):
         asyncio.run(run_apart(fail))
+
+
+def test_a_loop_that_was_closed_meanwhile_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a second Ctrl-C: the thread ends without a traceback of its own."""
+
+    async def sleep_shortly() -> None:
+        await asyncio.sleep(0.3)
+
+    failures: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(run_apart(sleep_shortly))
+    loop.run_until_complete(asyncio.sleep(0.1))
+    (thread,) = [t for t in threading.enumerate() if t.name == "llmperf-cell"]
+    loop.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not task.done()
+    assert failures == []
