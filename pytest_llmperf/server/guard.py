@@ -1,4 +1,4 @@
-"""``-m pytest_llmperf.server.guard``: runs a command, and ends its process group with stdin.
+"""``-m pytest_llmperf.server.guard GRACE_S COMMAND``: ends its process group with stdin.
 
 The pipe on stdin is held by the process that wants the command. However that process ends, killed
 included, the pipe closes and nothing is left running. Standard library only: it starts at once.
@@ -14,13 +14,15 @@ import subprocess
 import sys
 import time
 
-GRACE_S = float(os.environ.get("LLMPERF_SERVE_GRACE_S", "20"))
-"""From SIGTERM to SIGKILL: an engine frees its GPUs in this time."""
 _POLL_S = 0.1
 
 
-def main(command: list[str]) -> int:
-    """Run ``command`` until it ends or stdin does; returns its exit code as a shell does."""
+def main(grace_s: float, command: list[str]) -> int:
+    """Run ``command`` until it ends or stdin does; returns its exit code as a shell does.
+
+    Args:
+        grace_s: from SIGTERM to SIGKILL.
+    """
     signal.signal(signal.SIGTERM, lambda *_: os.close(0))
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
@@ -29,7 +31,7 @@ def main(command: list[str]) -> int:
         return 127
     while process.poll() is None and _wanted():
         pass
-    _end(process)
+    _end(process, grace_s)
     code = process.returncode
     return 128 - code if code < 0 else code
 
@@ -43,12 +45,12 @@ def _wanted() -> bool:
         return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:
     """End the group: a command that ended by itself may have left children behind."""
-    for number, patience in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline:
             if process.poll() is not None and not _any_left(process.pid):
                 return
@@ -64,4 +66,4 @@ def _any_left(group: int) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

@@ -21,6 +21,8 @@ from pytest_llmperf.server import guard
 
 T = TypeVar("T")
 
+GRACE_S = 20.0
+"""From SIGTERM to SIGKILL: an engine frees its GPUs in this time."""
 READY_S = 1800.0
 """A large model is loaded and compiled in this time, unless ``--llm-wait`` says otherwise."""
 PORTS = {"vllm": 8000, "trtllm-serve": 8000, "sglang": 30000, "llama-server": 8080}
@@ -81,11 +83,19 @@ def split(command: str) -> list[str]:
 class ServerProcess:
     """A started server. Whatever happens to this process, the server's whole group ends."""
 
-    def __init__(self, command: str, url: str, log: Path, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        command: str,
+        url: str,
+        log: Path,
+        secrets: Sequence[str] = (),
+        grace_s: float = GRACE_S,
+    ) -> None:
         """Start it; what it prints goes into ``log``.
 
         Args:
             secrets: what is not repeated of what it prints.
+            grace_s: how long it may take to end.
 
         Raises:
             ConfigError: the command cannot be started, or something else listens at ``url``.
@@ -96,11 +106,12 @@ class ServerProcess:
         self.url = url
         self.log = log
         self._secrets = secrets
+        self._grace_s = grace_s
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             # a session of its own: Ctrl-C is for pytest, which then ends the server in order
             self._guard = subprocess.Popen(
-                [sys.executable, "-m", guard.__name__, *words],
+                [sys.executable, "-m", guard.__name__, str(grace_s), *words],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -158,7 +169,7 @@ class ServerProcess:
         assert self._guard.stdin is not None
         self._guard.stdin.close()
         try:
-            self._guard.wait(2 * guard.GRACE_S + 5)
+            self._guard.wait(2 * self._grace_s + 5)
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()

@@ -104,14 +104,11 @@ time.sleep(60)
 @pytest.mark.parametrize(
     "trap", ["pass", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"]
 )
-def test_its_whole_process_group_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
-) -> None:
+def test_its_whole_process_group_ends(tmp_path: Path, trap: str) -> None:
     """Children too, also those that ignore SIGTERM."""
     script = tmp_path / "server.py"
     script.write_text(FAMILY.format(trap=trap))
-    monkeypatch.setenv("LLMPERF_SERVE_GRACE_S", "0.5")
-    server = ServerProcess(f"{PYTHON} {script}", FREE, tmp_path / "log")
+    server = ServerProcess(f"{PYTHON} {script}", FREE, tmp_path / "log", grace_s=0.5)
     assert eventually(lambda: len((tmp_path / "log").read_text().split()) == 2)
     pids = [int(pid) for pid in (tmp_path / "log").read_text().split()]
     assert all(map(alive, pids))
@@ -214,7 +211,8 @@ def test_the_guard_passes_the_exit_code_on(tmp_path: Path) -> None:
     """As a shell does: 128 and the signal for one that was killed."""
     for code, expected in (("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)):
         guard = subprocess.Popen(
-            [PYTHON, "-m", "pytest_llmperf.server.guard", PYTHON, "-c", code], stdin=subprocess.PIPE
+            [PYTHON, "-m", "pytest_llmperf.server.guard", "5", PYTHON, "-c", code],
+            stdin=subprocess.PIPE,
         )
         assert guard.wait(10) == expected
         assert guard.stdin is not None
