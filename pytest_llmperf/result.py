@@ -293,6 +293,13 @@ class RunSettings(Model):
     prefill_contexts: list[int]
 
 
+def _each_once(records: list[CellRecord]) -> list[CellRecord]:
+    names = [record.cell for record in records]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"{twice} is there twice; which one counts?")
+    return records
+
+
 DRY_RUN = "a dry run"
 
 
@@ -318,7 +325,7 @@ class RunResult(Model):
     run_info: dict[str, str] = Field(default_factory=dict)
     server: ServerInfo | None = None
     settings: RunSettings
-    cells: list[CellRecord] = Field(default_factory=list)
+    cells: Annotated[list[CellRecord], AfterValidator(_each_once)] = Field(default_factory=list)
     stale: list[str] = Field(default_factory=list)
     """Cells of the baseline that the declared grid has no more."""
     warnings: list[Notice] = Field(default_factory=list)

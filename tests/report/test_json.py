@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import jsonschema
@@ -132,6 +133,17 @@ def test_a_cell_that_is_none_is_a_bad_field(tmp_path: Path) -> None:
     document["cells"][0]["cell"] = "decode[<b>]"
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"cells\[0\]\.cell: .*is not a cell"):
+        results.read(path)
+
+
+def test_a_cell_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """Two files pasted into one: the last would win in some reports and the first in others."""
+    path = tmp_path / "results.json"
+    document = json.loads(results.dumps(published_run()))
+    document["cells"].append(document["cells"][2])
+    path.write_text(json.dumps(document), encoding="utf-8")
+    name = re.escape(document["cells"][2]["cell"])
+    with pytest.raises(ConfigError, match=rf"cells: .*{name} is there twice"):
         results.read(path)
 
 
