@@ -28,7 +28,7 @@ from benchmarks.truth import TruthServer, build, place
 ROOT = Path(__file__).resolve().parent.parent
 LATEST = Path(__file__).parent / "results" / "latest.json"
 LIMIT_S = 120
-OURS = ("ours", "httpx", "aiohttp")
+QUICK = ("ours", "bare protocol", "httpx", "aiohttp")
 """Clients that are measured at every point; the peers leave the last ones out."""
 
 
@@ -158,7 +158,7 @@ def run(clients: Sequence[Client], points: Sequence[Load], realtime: bool) -> li
     broken = {row["client"] for row in rows}
     for number, load in enumerate(points):
         for client in clients:
-            quick = client.name.startswith(OURS)
+            quick = client.name.startswith(QUICK)
             if client.name in broken or not client.is_installed:
                 continue
             if number >= PEER_POINTS and not quick:
@@ -187,7 +187,7 @@ def main() -> None:
     seconds = 2.0 if options.quick else options.seconds
     clients, points = every(), list_points(seconds)
     if options.quick:
-        clients = [c for c in clients if c.name.startswith(OURS)]
+        clients = [c for c in clients if c.name.startswith(QUICK)]
         points = [paced(128, seconds=seconds), flood(32, seconds=seconds)]
     if options.clients:
         clients = [c for c in clients if c.name.startswith(tuple(options.clients.split(",")))]

@@ -7,6 +7,8 @@ from statistics import median
 from typing import Any
 
 _FULL = "512 x 50/s"
+_BARE = "bare protocol"
+"""A yardstick, no peer."""
 
 
 def print_row(row: dict[str, Any]) -> None:
@@ -60,7 +62,9 @@ def judge(result: dict[str, Any]) -> list[tuple[str, str, bool | None]]:
             limit, whose = 1.15 * rust["seen"]["itl_p99_ms"], "SGLang's Rust client's"
         add(f"p99 at most 1.15 x {whose}", f"{p99:.1f} ms, limit {limit:.1f}", p99 <= limit)
         us = ours["us_per_chunk"]
-        add("CPU per paced chunk, goal 25 us", f"{us:.1f} us", us <= 25)
+        bare = rows.get((_BARE, _FULL))
+        beside = f", {us / bare['us_per_chunk']:.2f} x a bare protocol's" if bare else ""
+        add("CPU per paced chunk, goal 25 us", f"{us:.1f} us{beside}", us <= 25)
         for client, factor in (("httpx", 1 / 3), ("aiohttp", 1.1)):
             if other := rows.get((client, _FULL)):
                 ratio = us / other["us_per_chunk"]
@@ -68,7 +72,7 @@ def judge(result: dict[str, Any]) -> list[tuple[str, str, bool | None]]:
         peers = {
             name: row["us_per_chunk"]
             for (name, load), row in rows.items()
-            if load == _FULL and not name.startswith("ours") and "rust" not in name
+            if load == _FULL and not name.startswith(("ours", _BARE)) and "rust" not in name
             if row["us_per_chunk"] is not None
         }
         if peers:

@@ -47,6 +47,7 @@ def every() -> list[Client]:
     from benchmarks.clients import (
         aiohttp_plain,
         aiperf,
+        bare,
         guidellm,
         httpx_stock,
         inference_perf,
@@ -56,7 +57,8 @@ def every() -> list[Client]:
     )
 
     modules = (
-        ours, httpx_stock, aiohttp_plain, sglang, aiperf, guidellm, llama_benchy, inference_perf,
+        ours, bare, httpx_stock, aiohttp_plain,
+        sglang, aiperf, guidellm, llama_benchy, inference_perf,
     )  # fmt: skip
     return [client for module in modules for client in module.CLIENTS]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.clients import Client, script
-from benchmarks.load import MODEL, Seen
+from benchmarks.clients.simple import BODY
+from benchmarks.load import Seen
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.loop import run
 from pytest_llmperf.measure.counting import count
@@ -26,15 +27,7 @@ SETTLE_S = 0.5
 
 
 async def measure(url: str, streams: int, tokens: int, seconds: float, workers: int) -> Seen:
-    body = json.dumps(
-        {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": "Go on."}],
-            "max_tokens": tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        }
-    ).encode()
+    body = json.dumps({**BODY, "max_tokens": tokens}).encode()
     connection, path, bodies = Connection(url), "/v1/chat/completions", [body] * streams
     limits = {"first_token_s": 60.0, "stall_s": 60.0}
     load: LocalLoad | RemoteLoad = LocalLoad(connection, path, bodies, **limits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,17 @@ from benchmarks.load import MODEL, Seen
 
 Stream = Callable[[str, dict[str, Any]], AsyncIterator[str]]
 """Sends a body and yields the lines of the answer."""
+BODY = {
+    "model": MODEL,
+    "messages": [{"role": "user", "content": "Go on."}],
+    "stream": True,
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+}
 
 
 async def measure(stream: Stream, url: str, streams: int, requests: int, tokens: int) -> Seen:
     """As a careful user of that client would: stamp each chunk as it is handed out, parse it."""
-    body = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "Go on."}],
-        "max_tokens": tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-    }
+    body = {**BODY, "max_tokens": tokens}
     left = iter(range(requests))
     sent: list[float] = []
     arrivals: list[list[tuple[float, int]]] = []
@@ -43,7 +43,19 @@ async def measure(stream: Stream, url: str, streams: int, requests: int, tokens:
 
     cpu = time.process_time()
     await asyncio.gather(*(work() for _ in range(streams)))
-    cpu = time.process_time() - cpu
+    return figures(sent, arrivals, time.process_time() - cpu)
+
+
+def figures(
+    sent: Sequence[float], arrivals: Sequence[Sequence[tuple[float, int]]], cpu_s: float
+) -> Seen:
+    """What a client says of a whole run.
+
+    Args:
+        sent: when each request was sent.
+        arrivals: of each request, when tokens came and how many there were then.
+        cpu_s: what that took.
+    """
     ends = [found[-1][0] for found in arrivals]
     gaps = np.concatenate([np.diff([at for at, _ in found]) for found in arrivals])
     itls = [(f[-1][0] - f[0][0]) / (f[-1][1] - f[0][1]) for f in arrivals]
@@ -53,6 +65,6 @@ async def measure(stream: Stream, url: str, streams: int, requests: int, tokens:
         itl_ms=1e3 * float(np.mean(itls)),
         itl_p99_ms=1e3 * float(np.quantile(gaps, 0.99)),
         tok_s=sum(found[-1][1] for found in arrivals) / (max(ends) - min(sent)),
-        cpu_s=cpu,
+        cpu_s=cpu_s,
         chunks=sum(map(len, arrivals)),
     )
