@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,9 +16,11 @@ _TEXT_STARTS = re.compile(rb'"(?:content|reasoning_content|reasoning|text)": ?"'
 _STRING = re.compile(rb'[^"\\]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*)*').match
 _NUMBERS = re.compile(rb'(?:(?<=":)|(?<=": ))\d{1,9}(?=[,}])')
 _COUNT_KEYS = (b'"completion_tokens":', b'"completion_tokens": ')
-_WHOLE = re.compile(rb"0|[1-9][0-9]{0,8}").fullmatch
+_NUMBER = rb"(?:0|[1-9][0-9]{0,8})"
 _MOST_STARTS = 8
 """Places of one chunk tried as that of its text: each costs as much as parsing the chunk."""
+_MOST_LITERAL = 512
+"""Bytes between and after the numbers: compiling them takes a microsecond each."""
 _PROBE = "probe"
 
 Extract = Callable[[dict[str, Any]], tuple[str, int | None] | None]
@@ -26,21 +28,22 @@ Extract = Callable[[dict[str, Any]], tuple[str, int | None] | None]
 
 
 class Shape:
-    """One shape: literal bytes before the text, and between and after the numbers that follow."""
+    """One shape: literal bytes before and after the text, then numbers with literals between."""
 
-    __slots__ = ("_before", "_count_at", "_first", "_literals", "_start")
+    __slots__ = ("_after", "_before", "_numbers", "_start", "counted")
 
-    def __init__(self, before: bytes, literals: list[bytes]) -> None:
+    def __init__(self, before: bytes, after: bytes, literals: Sequence[bytes]) -> None:
         self._before = before
         self._start = len(before)
-        self._first, *self._literals = literals
-        keyed = [i for i, literal in enumerate(literals[:-1]) if literal.endswith(_COUNT_KEYS)]
-        self._count_at = keyed[-1] if keyed else -1
-
-    @property
-    def counted(self) -> bool:
+        self._after = after
+        keyed = [i for i, key in enumerate([after, *literals[:-1]]) if key.endswith(_COUNT_KEYS)]
+        self.counted = bool(keyed and literals)
         """Whether chunks of this shape carry a count."""
-        return self._count_at >= 0
+        groups = [_NUMBER] * len(literals)
+        if self.counted:
+            groups[keyed[-1]] = b"(" + _NUMBER + b")"
+        pattern = b"".join(g + re.escape(x) for g, x in zip(groups, literals, strict=True))
+        self._numbers = re.compile(pattern).fullmatch
 
     def match(self, data: bytes) -> tuple[bytes, int | None] | None:
         """Text (as the inside of a JSON string) and cumulative count of a chunk of this shape; None
@@ -49,20 +52,12 @@ class Shape:
             return None
         found = _STRING(data, self._start)
         end = found.end() if found else 0
-        if not data.startswith(self._first, end):
+        if not data.startswith(self._after, end):
             return None
-        text = data[self._start : end]
-        at = end + len(self._first)
-        count = None
-        for i, literal in enumerate(self._literals):
-            end = data.find(literal, at)
-            number = data[at:end]
-            if end < 0 or not _WHOLE(number):
-                return None
-            if i == self._count_at:
-                count = int(number)
-            at = end + len(literal)
-        return (text, count) if at == len(data) else None
+        numbers = self._numbers(data, end + len(self._after))
+        if numbers is None:
+            return None
+        return data[self._start : end], int(numbers[1]) if self.counted else None
 
 
 def learn_shape(data: bytes, extract: Extract) -> Shape | None:
@@ -77,7 +72,9 @@ def learn_shape(data: bytes, extract: Extract) -> Shape | None:
             continue
         before, after = data[: start.end()], data[found.end() :]
         literals = _NUMBERS.split(after)
-        shape = Shape(before, literals)
+        if sum(map(len, literals[1:])) > _MOST_LITERAL:
+            continue
+        shape = Shape(before, literals[0], literals[1:])
         probe = before + _PROBE.encode() + b"7".join(literals)
         try:
             carried = extract(json.loads(probe.decode()))

@@ -85,6 +85,7 @@ def test_a_chunk_that_differs_in_anything_else_has_not_that_shape(old: bytes, ne
         VLLM.replace(b'"usage"', b'"timings":{"cache_n":3},"usage"'),
         VLLM.replace(b'"usage"', b'"error":"x","usage"'),
         json.dumps({"choices": [{"delta": {"content": "a"}}] * 2}).encode(),
+        VLLM.replace(b'_details":null', b'_details":"' + b"a" * 3000 + b'"'),
         b'{"content":"x","choices":[{"delta":{}}]}',
         b"[]",
         b"",
@@ -92,7 +93,7 @@ def test_a_chunk_that_differs_in_anything_else_has_not_that_shape(old: bytes, ne
         b'{"content":"',
     ],
 )
-def test_a_chunk_that_carries_more_teaches_no_shape(data: bytes) -> None:
+def test_a_chunk_that_carries_more_or_is_odd_teaches_no_shape(data: bytes) -> None:
     assert learn(data) is None
 
 
@@ -103,3 +104,11 @@ def test_a_chunk_made_to_be_slow_costs_little() -> None:
     began = time.process_time()
     assert learn(data) is None
     assert time.process_time() - began < 2
+
+
+def test_a_long_tail_is_not_compiled() -> None:
+    """4 MiB after the count would take seconds, at the start of every stream."""
+    data = VLLM.replace(b'_details":null', b'_details":"' + b"a" * 2**22 + b'"')
+    began = time.process_time()
+    assert learn(data) is None
+    assert time.process_time() - began < 1
