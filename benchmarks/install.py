@@ -59,7 +59,11 @@ def install(client: Client) -> str:
     python = shutil.which(client.interpreter) if client.interpreter else sys.executable
     if python is None:
         return f"it needs {client.interpreter}, which is not on the PATH"
-    subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
+    try:
+        subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
+    except subprocess.CalledProcessError:  # such as a shim of a version manager that has none
+        folder.mkdir(parents=True, exist_ok=True)
+        return f"{python} cannot make an environment"
     pip = [str(client.python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     try:
         steps = [[*client.pip_options, *client.requirements], list(client.more)]
