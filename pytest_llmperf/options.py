@@ -39,9 +39,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("url", "text", "server to measure: http://host:port, or sim, sim:PROFILE?speed=0.9 for "
            "the built-in simulator", "URL"),
     Option("serve", "text", "command that starts the server; it is stopped after the run. {port} "
-           "stands for a free port, {run} for the number of the run", "COMMAND"),
+           "stands for a free port, {run} for the number of the run, {start} for that of the start "
+           "within it", "COMMAND"),
     Option("runs", "number", "measure the matrix N times, with a server start each (--llm-serve, "
            "or sim); with --update-baselines each run is added", "N"),
+    Option("restarts", "number", "start the server anew up to N times a run to confirm what looks "
+           "worse (--llm-serve, or sim; default: 2); 0: confirm within the same start", "N"),
     Option("against", "text", "compare with this server instead of a baseline: every cell is "
            "measured at both in turn", "URL"),
     Option("serve-against", "text", "as --llm-against, with a command that starts the server",

@@ -42,6 +42,13 @@ def _number(
     return number
 
 
+def _whole(values: Values, stem: str, default: int, *, least: int) -> int:
+    number = _number(values, stem, float(default), least=least)
+    if number != int(number):
+        raise bad_value(stem, f"{number} is not a whole number")
+    return int(number)
+
+
 def _tokens(values: Values, stem: str, default: T, *, least: int = 1) -> int | T:
     raw = values.get(stem)
     if raw is None:
@@ -109,10 +116,7 @@ def read_runs(values: Values) -> int:
     Raises:
         ConfigError: not a whole number above 0.
     """
-    runs = _number(values, "runs", 1.0, least=1)
-    if runs != int(runs):
-        raise bad_value("runs", f"{runs} is not a whole number")
-    return int(runs)
+    return _whole(values, "runs", 1, least=1)
 
 
 def _read_key(values: Values) -> str | None:
@@ -298,6 +302,7 @@ def read_settings(values: Values) -> Settings:
         against=values.get("against"),
         serve_against=values.get("serve-against"),
         runs=runs,
+        restarts=_whole(values, "restarts", 2, least=0),
         update=bool(values.get("update-baselines")),
         update_mode=update_mode,
         update_reason=values.get("update-reason"),
@@ -307,5 +312,5 @@ def read_settings(values: Values) -> Settings:
         allow_new=bool(values.get("allow-new")),
         fail_on_improvement=bool(values.get("fail-on-improvement")),
         reports=_read_reports(values),
-        workers=int(_number(values, "workers", 1, least=1)),
+        workers=_whole(values, "workers", 1, least=1),
     )

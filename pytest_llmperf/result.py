@@ -147,6 +147,9 @@ class Measurement(Model):
     warnings: list[Notice] = Field(default_factory=list)
     started: str
     """Wall time, ISO 8601 with zone; metadata only."""
+    start: int = 1
+    """Number of the server start within the session that it was measured on; more than 1 where a
+    breach was confirmed by another start."""
     method: int
     token_source: TokenSource | None = None
     usage_mode: Literal["continuous", "final", "none"] | None = None

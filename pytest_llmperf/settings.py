@@ -80,6 +80,8 @@ class Settings:
     serve_against: str | None = None
     runs: int = 1
     """Runs of the session, one server start each."""
+    restarts: int = 2
+    """Further starts of the server, at most, that confirm what looks worse."""
     update: bool = False
     update_mode: UpdateMode = "moved"
     update_reason: str | None = None

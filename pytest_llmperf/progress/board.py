@@ -33,6 +33,8 @@ class Running:
     """1, or more when a cell is measured again."""
     server: str = ""
     """Which one, where there are two."""
+    start: int = 1
+    """Of the server, within the run."""
 
     @property
     def name(self) -> str:
@@ -42,7 +44,10 @@ class Running:
     @property
     def again(self) -> str:
         """Which attempt, if not the first one; every cell has several at two servers."""
-        return f"attempt {self.attempt}" if self.attempt > 1 and not self.server else ""
+        if self.attempt == 1 or self.server:
+            return ""
+        where = f", start {self.start} of the server" if self.start > 1 else ""
+        return f"attempt {self.attempt}{where}"
 
 
 class Board:
@@ -57,6 +62,8 @@ class Board:
         self.event: CellProgress | None = None
         self.server = ""
         """Which server is measured now, where there are two."""
+        self.start = 1
+        """Number of the server start that is measured now."""
         self.windows = 1
         """Measurements of each cell, at least."""
         self._estimate: Callable[[Iterable[Cell]], float] = lambda cells: 0.0
@@ -79,7 +86,7 @@ class Board:
         """A cell is measured from now on."""
         attempt = self._attempts[cell] = self._attempts.get(cell, 0) + 1
         self.event = None
-        self.running = Running(cell, self._clock(), attempt, self.server)
+        self.running = Running(cell, self._clock(), attempt, self.server, self.start)
 
     def end(self, measurement: Measurement | None) -> None:
         """It is no more; None: it was broken off."""

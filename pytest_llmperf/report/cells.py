@@ -136,6 +136,13 @@ def attempt_texts(record: CellRecord, comparison: Comparison) -> str:
     return ", ".join(number(one.value(kind.name), kind.digits) for one in record.attempts)
 
 
+def start_note(record: CellRecord, attempt: Measurement) -> str:
+    """``start 2 of the server``, where the attempts at a cell are of several starts."""
+    if len({one.start for one in record.attempts}) < 2:
+        return ""
+    return f"start {attempt.start} of the server"
+
+
 def verdict_note(comparison: Comparison) -> str:
     """The verdict on one metric and why: ``worse``, ``observed: not gated by default``."""
     return f"{comparison.verdict}: {comparison.why}" if comparison.why else comparison.verdict

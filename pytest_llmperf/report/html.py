@@ -191,7 +191,10 @@ def _tries(record: CellRecord) -> list[_Try]:
     attempts = record.attempts or ([record.measurement] if record.measurement else [])
     if len(attempts) == 1 and record.measurement is not None:
         return [_Try("Measured", record.measurement)]
-    tries = [_Try(f"Attempt {i}", attempt) for i, attempt in enumerate(attempts, 1)]
+    tries = []
+    for number, attempt in enumerate(attempts, 1):
+        note = cells.start_note(record, attempt)
+        tries.append(_Try(f"Attempt {number}" + (f", {note}" if note else ""), attempt))
     if record.measurement is not None:
         tries.insert(0, _Try("Judged", record.measurement))
     return tries

@@ -16,6 +16,7 @@ from pytest_llmperf.report.cells import (
     reasons,
     row,
     speed,
+    start_note,
     status,
     telling,
     valid,
@@ -237,7 +238,7 @@ def _attempts(view: View) -> str:
     rows = [
         [
             record.cell,
-            str(n),
+            f"{n}, {note}" if (note := start_note(record, attempt)) else str(n),
             STATUSES[attempt.status],
             number(speed(attempt)),
             with_unit(attempt.ttft_ms, "ms", 0),

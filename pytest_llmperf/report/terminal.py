@@ -13,6 +13,7 @@ from pytest_llmperf.report.cells import (
     headline,
     reasons,
     speed,
+    start_note,
     status,
     telling,
     valid,
@@ -171,8 +172,12 @@ def _failures(view: View, width: int) -> list[Line]:
             texts = _columns(*comparison_texts(comparison))
             lines.append(_text(f"{texts}  {verdict_note(comparison)}", "red"))
         if len(record.attempts) > 1 and not view.run.against:  # the pairs have been told
-            tries = [number(speed(attempt)) for attempt in record.attempts]
-            lines.append(_text(f"  tok/s of the {len(tries)} attempts: {', '.join(tries)}"))
+            tries = [
+                number(speed(one)) + (f" ({note})" if (note := start_note(record, one)) else "")
+                for one in record.attempts
+            ]
+            text = f"tok/s of the {len(tries)} attempts: {', '.join(tries)}"
+            lines += _wrap(text, width, "  ")
     return lines
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from pytest_llmperf import __version__, update
 from pytest_llmperf.baseline.file import Loaded
-from pytest_llmperf.baseline.profiles import profile_path
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.http import list_secrets
 from pytest_llmperf.client.isolation import run_apart
-from pytest_llmperf.errors import ConfigError, ServerDied, ServerUnusable
+from pytest_llmperf.errors import LlmPerfError, ServerDied, ServerUnusable
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.progress.show import Show
@@ -25,7 +24,6 @@ from pytest_llmperf.report import html
 from pytest_llmperf.report.files import write_atomically
 from pytest_llmperf.report.publish import publish
 from pytest_llmperf.result import (
-    DRY_RUN,
     CellRecord,
     Measurement,
     Notice,
@@ -35,6 +33,8 @@ from pytest_llmperf.result import (
     ServerInfo,
     Status,
 )
+from pytest_llmperf.run.acceptance import accept
+from pytest_llmperf.run.restart import Restarts
 from pytest_llmperf.server.serve import ServerProcess
 from pytest_llmperf.server.telemetry import Telemetry
 from pytest_llmperf.settings import Connection, Settings
@@ -46,10 +46,11 @@ from pytest_llmperf.verdict import (
     judge_matrix,
     needs_confirmation,
     why_empty,
+    words,
 )
 
-CONFIRMATIONS = 2
-"""Further attempts when a cell looks worse; the median of the three is judged."""
+ATTEMPTS = 3
+"""At a cell that looks worse: each at a start of its own where the run can start the server."""
 
 RETRIES = 2
 """Further attempts when this host, not the server, was what a cell measured."""
@@ -94,6 +95,10 @@ class Run:
         """What the command line gave, for a command that measures again."""
         self.process: ServerProcess | None = None
         """The server, where this run started it."""
+        self.restarts: Restarts
+        """The further starts of it that this run may make."""
+        self.start = 1
+        """Number of the server start that is measured now."""
         self.against = ""
         """The other server that this one is compared with, if any."""
         self.failed_tests: dict[str, None] = {}
@@ -143,7 +148,7 @@ class Run:
             with self.telemetry.watching(self.show.board.in_window) as gpus:
                 measurement = await run_apart(lambda: measure(cell))
             show(measurement)
-        return gpus.added_to(measurement)
+        return gpus.added_to(measurement).model_copy(update={"start": self.start})
 
     async def check(self, measurement: Measurement, nodeid: str) -> CellRecord:
         """Judge a measurement, confirm a breach by measuring again, and keep the record."""
@@ -159,10 +164,37 @@ class Run:
         cell = measurement.cell
         attempts = [measurement]
         record = judge(cell, attempts, self._gate)
-        if needs_confirmation(record):
-            attempts += [await self.measure(cell) for _ in range(CONFIRMATIONS)]
+        while len(attempts) < ATTEMPTS and not self.stop_reason:
+            can_restart = self.restarts.left > 0
+            if not needs_confirmation(record, can_restart):
+                break
+            if can_restart and not await self._start_again(cell):
+                break
+            more = 1 if can_restart else ATTEMPTS - len(attempts)
+            attempts += [await self.measure(cell) for _ in range(more)]
             record = judge(cell, attempts, self._gate)
+        if record.outcome is Outcome.REGRESSED and len({one.start for one in attempts}) == 1:
+            message = f"{record.message}\n{words.one_start(ours=self.restarts.ours)}"
+            record = record.model_copy(update={"message": message})
         return record
+
+    async def _start_again(self, cell: Cell) -> bool:
+        """Go on with another start of the server; False where it does not come up."""
+        self._say(f"llmperf: {cell.id} differs from its baseline; is it so at another start?")
+        try:
+            restarted = await self.restarts.start_again()
+        except LlmPerfError as error:
+            self.stop_reason = f"llmperf: the server did not start again after {cell.id}: {error}"
+            return False
+        target = restarted.target
+        self.connection, self.server = target.connection, target.connected.info
+        self.process, self._measurer = target.process, restarted.measurer
+        self.start = self.show.board.start = restarted.number
+        if target.process is not None:
+            known = self.settings.run_info
+            log = f"{known['server_log']}, {target.process.log}"
+            self.settings = replace(self.settings, run_info={**known, "server_log": log})
+        return True
 
     def judge_matrix(self) -> MatrixVerdict:
         """Judge the cells measured so far together, and keep what got worse for the report."""
@@ -248,52 +280,18 @@ class Run:
         self.empty = why_empty(self.records.values())
         if self.settings.update:
             result = self.result(finished=not interrupted, interrupted=interrupted)
-            exitstatus = self._update(result, exitstatus)
+            before = self.before if self.number == self.settings.runs else None
+            done = accept(self.settings, self.profile, result, self.empty, before)
+            self.update_text, self.not_updated = done.text, done.why_not
+            exitstatus = exitstatus or int(done.refused)
+            for cell in done.cells:  # some for what others did, after their own tests
+                record = self.records[cell]
+                self.records[cell] = record.model_copy(update={"outcome": Outcome.UPDATED})
         self.final = result = self.result(finished=not interrupted, interrupted=interrupted)
         if self.records:
             for name, path in self.settings.reports.items():
                 self.write(name, path, [result])
         return exitstatus or int(bool(self.empty or self.unwritable))
-
-    def _update(self, result: RunResult, exitstatus: int) -> int:
-        settings = self.settings
-        assert settings.hardware is not None
-        path = profile_path(settings.hardware, settings.baselines_dir)
-        try:
-            plan = update.plan(
-                self.profile,
-                result,
-                mode=settings.update_mode,
-                reason=settings.update_reason,
-                prune=settings.prune,
-            )
-            if self.empty:
-                raise ConfigError(f"baseline not updated: {self.empty}")
-            if not settings.dry_run:
-                update.apply(plan, path, self.profile)
-        except ConfigError as error:
-            self.update_text = str(error)
-            self.not_updated = self.update_text.removeprefix("baseline not updated: ")
-            return exitstatus or 1
-        if settings.dry_run:
-            self.not_updated = DRY_RUN
-        done = "would change" if settings.dry_run else "updated" if plan.before else "made"
-        for cell in plan.accepted:  # some for what others did, after their own tests
-            record = self.records[cell]
-            self.records[cell] = record.model_copy(update={"outcome": Outcome.UPDATED})
-        diff = ""
-        if self.number == settings.runs:  # of several runs the last one shows what all changed
-            diff = replace(plan, before=self.before).diff(path.name)
-        what = f"{done}:\n{diff}" if diff else done if plan.changed else "is unchanged"
-        lines = [f"{path} {what}"]
-        if plan.weakened:
-            lines.append(
-                f"weak, with one run in place of several: {', '.join(plan.weakened)}; "
-                "--llm-update-mode add puts more runs beside it"
-            )
-        lines += [f"refused: {d.cell}: {d.why}" for d in plan.decisions if d.action == "refused"]
-        self.update_text = "\n".join(lines)
-        return exitstatus
 
     def _write_results(self) -> None:
         """The JSON after every cell, so that a killed run keeps what it measured."""

@@ -28,6 +28,7 @@ from pytest_llmperf.redact import redact
 from pytest_llmperf.report.numbers import count
 from pytest_llmperf.resolve import REPORT_DIR, read_settings
 from pytest_llmperf.result import Notice, RunSettings, ServerInfo
+from pytest_llmperf.run.restart import Restarts
 from pytest_llmperf.run.selection import Selection, cell_of, run_of
 from pytest_llmperf.run.session import Run
 from pytest_llmperf.run.versus import PairedRun
@@ -178,22 +179,26 @@ def _build(
                 ci=bool(os.environ.get("CI")),
                 runs=baseline.runs,
             )
-    measurer = Measurer(
-        target.api,
-        target.connected.engine,
-        server,
-        target.connection,
-        settings.workload,
-        settings.timing,
-        settings.capacity,
-        settings.kv_tokens,
-        show.hear,
-        settings.workers,
-    )
+
+    def equip(start: Reached) -> Measurer:
+        return Measurer(
+            start.api,
+            start.connected.engine,
+            start.connected.info,
+            start.connection,
+            settings.workload,
+            settings.timing,
+            settings.capacity,
+            settings.kv_tokens,
+            show.hear,
+            settings.workers,
+        )
+
     built = kind(
-        settings, target.url, target.connection, server, run_settings, measurer, gate, profile,
-        say, show,
+        settings, target.url, target.connection, server, run_settings, equip(target), gate,
+        profile, say, show,
     )  # fmt: skip
+    built.restarts = Restarts(target, settings.restarts, equip)
     built.process = target.process
     built.warnings += warnings
     if settings.update:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.http import list_secrets
@@ -17,9 +18,9 @@ from pytest_llmperf.resolve import read_connection
 from pytest_llmperf.server.connect import Connected, connect
 from pytest_llmperf.server.lock import ServerLock
 from pytest_llmperf.server.serve import READY_S, ServerProcess, place
+from pytest_llmperf.server.starter import CommandStarter, SimStarter, Starter
 from pytest_llmperf.settings import Connection, Settings
-from pytest_llmperf.sim.parameters import is_spec, with_seed
-from pytest_llmperf.sim.process import start
+from pytest_llmperf.sim.parameters import is_spec
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Reached:
     api: ServerApi
     connected: Connected
     process: ServerProcess | None = None
+    start_again: Callable[[int], Coroutine[Any, Any, Reached]] | None = None
+    """Ends this server and reaches its start of that number; None where it is not ours."""
 
     @property
     def facts(self) -> dict[str, str]:
@@ -58,7 +61,7 @@ def reach(
         url: ``--llm-url`` or ``--llm-against``.
         command: what starts the server.
         log: where a started server's output goes.
-        number: of the run; each run of a simulated server draws its own noise between runs.
+        number: of the run; each start of a simulated server draws its own noise.
         closers: gets what ends with the run.
         say: told what is being waited for.
         other: this is the server to compare with, which ``--llm-metrics-url`` is not about.
@@ -67,32 +70,35 @@ def reach(
         ConfigError: for anything that must be mended before.
         ServerUnusable: the server cannot be reached, died, or is no OpenAI server.
     """
-    process = None
+    starter: Starter | None = None
     wait_s = settings.wait_s
     if command is not None:
         if url is not None and is_spec(url):
             raise ConfigError("--llm-serve starts the server: the simulator needs no command")
         command, url = place(command.replace("{run}", str(number)), url)
-        connection = read_connection(values, url)
-        closers.callback(ServerLock(connection.url).release)
-        say(f"llmperf: starting the server, its output goes to {log}")
-        process = ServerProcess(command, url, log, list_secrets(connection))
-        closers.callback(process.close)
+        secrets = list_secrets(read_connection(values, url))
+        starter = CommandStarter(command, url, log, secrets, say)
         wait_s = READY_S if wait_s is None else wait_s
-    elif url is not None and is_spec(url):
-        spec = with_seed(url, number - 1)
-        handle = start(spec, hardware=settings.hardware, baselines=settings.baselines_dir)
-        closers.callback(handle.close)
-        connection = read_connection(values, handle.url)
+    assert url is not None
+    if is_spec(url):
+        profiles = settings.baselines_dir
+        starter = SimStarter(url, settings.hardware, profiles, number, settings.runs)
     else:
-        assert url is not None
-        connection = read_connection(values, url, "against" if other else "url")
-        closers.callback(ServerLock(connection.url).release)
-    if other:
-        connection = replace(connection, metrics_url=None)
-    api = ServerApi(connection)
+        stem = "against" if other and starter is None else "url"
+        closers.callback(ServerLock(read_connection(values, url, stem).url).release)
+    if starter is not None:
+        closers.callback(starter.close)
 
-    async def connecting() -> Connected:
+    async def reach_start(start: int) -> Reached:
+        address, process = url, None
+        if starter is not None:
+            starter.close()
+            await asyncio.sleep(0)  # where Ctrl-C takes effect: ending a server takes its time
+            address, process = starter.start(start), starter.process
+        connection = read_connection(values, address, "against" if other else "url")
+        if other:
+            connection = replace(connection, metrics_url=None)
+        api = ServerApi(connection)
         awaited = connect(
             api,
             model=settings.model,
@@ -102,6 +108,8 @@ def reach(
             run_info=settings.run_info,
             say=say,
         )
-        return await (awaited if process is None else process.while_alive(awaited))
+        connected = await (awaited if process is None else process.while_alive(awaited))
+        again = reach_start if starter is not None else None
+        return Reached(url, connection, api, connected, process, again)
 
-    return Reached(url, connection, api, asyncio.run(run_apart(connecting)), process)
+    return asyncio.run(run_apart(lambda: reach_start(1)))

@@ -1,5 +1,6 @@
 """Measurement against baseline: tolerances, verdicts, and the words for them. Pure."""
 
+from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.empty import why_empty
 from pytest_llmperf.verdict.gate import Gate
 from pytest_llmperf.verdict.judge import fails, judge, needs_confirmation
@@ -13,4 +14,5 @@ __all__ = [
     "judge_matrix",
     "needs_confirmation",
     "why_empty",
+    "words",
 ]

@@ -47,9 +47,14 @@ def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> Cel
     return _judge_values(record, cell, gate)
 
 
-def needs_confirmation(record: CellRecord) -> bool:
-    """Whether to measure the cell twice more before calling it a regression."""
-    return record.outcome is Outcome.REGRESSED and len(record.attempts) == 1
+def needs_confirmation(record: CellRecord, can_restart: bool = False) -> bool:
+    """Whether to measure the cell again before calling it a regression.
+
+    Args:
+        can_restart: the next attempt can be at another start of the server.
+    """
+    seen = {attempt.start for attempt in record.attempts} if can_restart else record.attempts
+    return record.outcome is Outcome.REGRESSED and len(seen) < 3
 
 
 def fails(record: CellRecord, gate: Gate | None) -> bool:

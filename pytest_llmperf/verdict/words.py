@@ -121,6 +121,22 @@ def drift(metric: Metric, values: Sequence[float]) -> str:
     )
 
 
+def one_start(*, ours: bool) -> str:
+    """What to do about a breach that was seen in one start of the server only.
+
+    Args:
+        ours: the run has started the server, and may have done so again.
+    """
+    if ours:
+        how = "--llm-restarts lets the run confirm it at others"
+    else:
+        how = (
+            'let the run start the server (--llm-serve "..."), or measure in a second job too: '
+            "llmperf compare BASELINE RESULTS.json --confirm SECOND.json"
+        )
+    return f"seen in one start of the server, and starts differ; to be sure: {how}"
+
+
 def counted_otherwise(here: str, there: Collection[str]) -> str:
     return (
         f"output tokens were counted by {here} here, by {', '.join(sorted(there))} in the baseline"
