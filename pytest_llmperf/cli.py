@@ -102,6 +102,11 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("results", type=Path, metavar="RESULTS.json", help="the results to judge")
     made.add_argument(
+        "--confirm", action="append", default=[], type=Path, metavar="RESULTS.json",
+        help="results of a further run of the same, as of another server start: the attempts at a "
+        "cell in all of them are judged together; repeatable",
+    )  # fmt: skip
+    made.add_argument(
         "--tolerance", action="append", default=[], metavar="METRIC[@CELL]=FRACTION",
         help="override a tolerance: ttft_ms=0.3, or itl_ms@decode[8K-c1]=0.2; repeatable",
     )  # fmt: skip
@@ -177,7 +182,11 @@ def compare(options: argparse.Namespace) -> int:
         gate=parse_gates(options.gate),
     )
     compared = judge(
-        options.reference, options.results, settings, allow_mismatch=options.allow_mismatch
+        options.reference,
+        options.results,
+        settings,
+        confirmations=options.confirm,
+        allow_mismatch=options.allow_mismatch,
     )
     _write([compared.result], [str(options.results)], options, always=True)
     if compared.empty:

@@ -13,7 +13,7 @@ from pytest_llmperf.baseline.match import compare as match
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
 from pytest_llmperf.report.json import read as read_results
-from pytest_llmperf.result import CellRecord, Notice, RunResult
+from pytest_llmperf.result import CellRecord, Measurement, Notice, RunResult
 from pytest_llmperf.settings import Settings
 from pytest_llmperf.verdict import Gate, MatrixVerdict, fails, judge, judge_matrix, why_empty
 
@@ -38,7 +38,12 @@ class Compared:
 
 
 def compare(
-    references: Sequence[Path], tested: Path, settings: Settings, *, allow_mismatch: bool = False
+    references: Sequence[Path],
+    tested: Path,
+    settings: Settings,
+    *,
+    confirmations: Sequence[Path] = (),
+    allow_mismatch: bool = False,
 ) -> Compared:
     """Judge a results file.
 
@@ -46,6 +51,8 @@ def compare(
         references: one baseline file, or results of one run or several: each is one run of noise.
         tested: a results file.
         settings: tolerances and gates beyond the default ones.
+        confirmations: results of further runs of what was tested: the attempts at a cell, in all
+            of them, are judged together, as those at further starts of the server.
         allow_mismatch: compare although model, engine or settings differ.
 
     Raises:
@@ -54,20 +61,25 @@ def compare(
     run = read_results(tested)
     reference = _read_reference(references)
     baseline = reference.baseline
-    differing = _differences(reference, run)
-    if differing and not allow_mismatch:
-        raise ConfigError(
-            f"{tested} is not what {reference.path} was made with: {differing}; "
-            "--allow-mismatch compares them all the same"
-        )
-    warnings = [Notice(code="mismatch", text=differing)] if differing else []
+    alike = [run, *map(read_results, confirmations)]
+    _refuse_twice(alike, [tested, *confirmations])
+    warnings = []
+    for path, one in zip([tested, *confirmations], alike, strict=True):
+        differing = _differences(reference, one)
+        if differing and not allow_mismatch:
+            raise ConfigError(
+                f"{path} is not what {reference.path} was made with: {differing}; "
+                "--allow-mismatch compares them all the same"
+            )
+        if differing:
+            warnings.append(Notice(code="mismatch", text=differing))
     grid = {Cell.parse(name) for name in baseline.cells}
     stored = reference.path.suffix in _BASELINE
     called = reference.path.stem if stored else str(reference.path)
     gate = Gate.build(
         called, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs
     )
-    records = [_judge(record, gate) for record in run.cells if record.measurement]
+    records = [_judge(record, gate) for record in _pool(alike)]
     if not stored:  # no command measures against a results file
         records = [record.model_copy(update={"nodeid": ""}) for record in records]
     matrix = judge_matrix(records, gate)
@@ -120,12 +132,46 @@ def _differences(reference: Loaded, run: RunResult) -> str:
     return "; ".join(differing)
 
 
-def _judge(record: CellRecord, gate: Gate) -> CellRecord:
+def _refuse_twice(runs: Sequence[RunResult], paths: Sequence[Path]) -> None:
+    """A run cannot confirm itself."""
+    seen: dict[tuple[str, str], Path] = {}
+    for run, path in zip(runs, paths, strict=True):
+        first = seen.setdefault((run.date, run.url), path)
+        if first is not path:
+            raise ConfigError(f"{path} is the same run as {first}; a run cannot confirm itself")
+
+
+def _pool(runs: Sequence[RunResult]) -> list[CellRecord]:
+    """The cells of several runs, each once, with its attempts in all of them; the starts of the
+    server are counted on from run to run."""
+    pooled: dict[str, CellRecord] = {}
+    before = 0
+    for run in runs:
+        latest = before
+        for record in run.cells:
+            if record.measurement is None:
+                continue
+            attempts = [
+                one.model_copy(update={"start": before + one.start}) for one in _attempts(record)
+            ]
+            latest = max(latest, *(one.start for one in attempts))
+            known = pooled.setdefault(record.cell, record.model_copy(update={"attempts": []}))
+            pooled[record.cell] = known.model_copy(
+                update={"attempts": [*known.attempts, *attempts]}
+            )
+        before = latest
+    return list(pooled.values())
+
+
+def _attempts(record: CellRecord) -> list[Measurement]:
+    """Those that count: a plugin may have run the cell again after one of another kind."""
     assert record.measurement is not None
-    # a plugin may have run the cell again after an attempt of another kind
     status = record.measurement.status
-    attempts = [m for m in record.attempts if m.status is status] or [record.measurement]
-    judged = judge(Cell.parse(record.cell), attempts, gate)
+    return [m for m in record.attempts if m.status is status] or [record.measurement]
+
+
+def _judge(record: CellRecord, gate: Gate) -> CellRecord:
+    judged = judge(Cell.parse(record.cell), record.attempts, gate)
     return judged.model_copy(update={"nodeid": record.nodeid, "failed": fails(judged, gate)})
 
 

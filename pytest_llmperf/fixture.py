@@ -38,7 +38,8 @@ class Llm:
         return await self._run.measure(Cell("decode", _tokens(context), concurrency))
 
     async def check(self, measurement: Measurement) -> CellRecord:
-        """Judge a measurement; on a breach measure twice more and judge the median of the three.
+        """Judge a measurement; on a breach measure again, at another start of the server where the
+        run can start it, and judge all attempts.
 
         Fails the test when the cell is worse or invalid, skips it when it is over capacity.
         """

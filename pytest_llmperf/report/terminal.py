@@ -171,10 +171,11 @@ def _failures(view: View, width: int) -> list[Line]:
         for comparison in failed:
             texts = _columns(*comparison_texts(comparison))
             lines.append(_text(f"{texts}  {verdict_note(comparison)}", "red"))
-        if len(record.attempts) > 1 and not view.run.against:  # the pairs have been told
+        notes = [start_note(record, one) for one in record.attempts]
+        if len(notes) > 1 and (any(notes) or not view.run.against):  # pairs have been told
             tries = [
-                number(speed(one)) + (f" ({note})" if (note := start_note(record, one)) else "")
-                for one in record.attempts
+                number(speed(one)) + (f" ({note})" if note else "")
+                for one, note in zip(record.attempts, notes, strict=True)
             ]
             text = f"tok/s of the {len(tries)} attempts: {', '.join(tries)}"
             lines += _wrap(text, width, "  ")

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmperf.cli import _parser, main
 from pytest_llmperf.report.json import dumps
-from pytest_llmperf.result import Outcome, RunResult, Status
+from pytest_llmperf.result import Measurement, Outcome, RunResult, Status
 from tests.gate.project import faster, profile_text
 from tests.support.results import published_run
 
@@ -98,6 +98,66 @@ def test_several_references_are_so_many_runs(
     assert "\nThe cells together are worse" in out
     assert "REGRESSED" not in out
     assert llmperf("compare", *names, results / "a.json") == 0
+
+
+def test_results_confirm_one_another(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is a start of the server: one slow one of three is no regression, three are. The report
+    has every attempt, with its start."""
+    names = {}
+    for n, (name, factor) in enumerate(
+        {"good": 1.0, "fine": 1.0, "bad": 0.8, "worse": 0.81}.items()
+    ):
+        names[name] = results / f"{name}.json"
+        write(run_at(factor, date=f"2026-12-0{n + 2}T00:00:00+00:00"), names[name])
+    made = results / "compared.json"
+    pair = ("compare", results / "a.json", results / "slow.json", "--json", made)
+
+    def confirmed(*others: str) -> int:
+        return llmperf(*pair, *(f"--confirm={names[other]}" for other in others))
+
+    assert confirmed("good", "fine") == 0
+    assert confirmed("bad", "worse") == 1
+    cell = next(c for c in json.loads(made.read_text())["cells"] if c["outcome"] == "REGRESSED")
+    assert [attempt["start"] for attempt in cell["attempts"]] == [1, 2, 3]
+    assert "(start 3 of the server)" in capsys.readouterr().out.replace("\n    ", " ")
+
+
+def test_a_second_job_of_the_failed_cells_only_confirms_those(results: Path) -> None:
+    """As of ``--lf``; the other cells keep their verdict, and starts are counted on from a run that
+    had several."""
+    slow = run_at(0.8, date="2026-12-03T00:00:00+00:00")
+    cell = "decode[8K-c16]"
+    two = [
+        r.model_copy(update={"attempts": [r.attempts[0], *_later(r.attempts[0])]})
+        if r.cell == cell
+        else r
+        for r in slow.cells
+    ]
+    write(slow.model_copy(update={"cells": two}), results / "first.json")
+    again = run_at(0.8, date="2026-12-04T00:00:00+00:00")
+    only = [r for r in again.cells if r.cell == cell]
+    write(again.model_copy(update={"cells": only}), results / "second.json")
+    made = results / "compared.json"
+    llmperf(
+        "compare", results / "a.json", results / "first.json",
+        "--confirm", results / "second.json", "--json", made,
+    )  # fmt: skip
+    cells = {c["cell"]: c for c in json.loads(made.read_text())["cells"]}
+    assert [attempt["start"] for attempt in cells[cell]["attempts"]] == [1, 2, 3]
+    assert len(cells) == len(slow.cells)
+    assert len(cells["decode[8K-c1]"]["attempts"]) == 1
+
+
+def _later(attempt: Measurement) -> list[Measurement]:
+    return [attempt.model_copy(update={"start": 2})]
+
+
+def test_a_run_cannot_confirm_itself(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy of a file is no second run."""
+    (results / "copy.json").write_text((results / "slow.json").read_text())
+    pair = ("compare", results / "a.json", results / "slow.json")
+    assert llmperf(*pair, "--confirm", results / "copy.json") == 4
+    assert "is the same run as" in capsys.readouterr().err
 
 
 def test_nothing_in_common_is_1(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

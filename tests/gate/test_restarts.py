@@ -76,9 +76,9 @@ def test_a_slow_build_fails_at_every_start(perf: pytest.Pytester, measured: RunR
     assert "(start 3 of the server)" in text
     report = (perf.path / "llmperf-report/report.md").read_text()
     assert "3, start 3 of the server" in report
-    assert "Attempt 2, start 2 of the server" in (
-        perf.path / "llmperf-report/report.html"
-    ).read_text()
+    assert (
+        "Attempt 2, start 2 of the server" in (perf.path / "llmperf-report/report.html").read_text()
+    )
 
 
 def test_no_restart_where_none_is_wanted(perf: pytest.Pytester, measured: RunResult) -> None:
