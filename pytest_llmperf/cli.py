@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_llmperf import __version__
 from pytest_llmperf.errors import ConfigError, LlmPerfError
+from pytest_llmperf.pipe import end_with_reader
 
 if TYPE_CHECKING:
     from pytest_llmperf.result import RunResult
@@ -29,6 +29,10 @@ Then a profile of your own, of five server starts: pytest perf_tests --hardware 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a regression, 4 for bad input."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    return end_with_reader(lambda: _run(given))
+
+
+def _run(given: list[str]) -> int:
     if given[:1] == ["sim"]:
         from pytest_llmperf.sim.__main__ import main as simulate
 
@@ -43,14 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = options.run(options)
-        if sys.stdout is not None:  # as after ">&-"
-            sys.stdout.flush()
     except LlmPerfError as error:
         print(f"llmperf: {error}", file=sys.stderr)
         return BAD_INPUT
-    except BrokenPipeError:  # as after "| head"; or else the interpreter fails at its last flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+    except BrokenPipeError:
+        raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"llmperf: {where}{error.strerror}", file=sys.stderr)

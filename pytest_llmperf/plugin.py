@@ -126,15 +126,31 @@ def llm_matrix(llm: Llm) -> Matrix:
 
 
 def pytest_report_teststatus(
-    report: pytest.TestReport | pytest.CollectReport,
+    report: pytest.TestReport | pytest.CollectReport, config: pytest.Config
 ) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
-    outcome = dict(getattr(report, "user_properties", ())).get("llmperf_outcome")
-    if outcome == "OVERCAP" and report.skipped:
+    outcome = _outcome_of(report)
+    if outcome == "OVERCAP" and report.skipped and not _stands_for_others(report, config):
         # stays in the "skipped" category, so that -rs and report plugins count it
         return "skipped", "O", ("OVERCAP", {"yellow": True})
     if report.when == "call" and report.passed and outcome not in (None, "PASS"):
         return "passed", ".", (f"PASSED {outcome}", {"green": True})
     return None
+
+
+def _outcome_of(report: object) -> object:
+    """What a cell of ours came to; None for any other test."""
+    return dict(getattr(report, "user_properties", ())).get("llmperf_outcome")
+
+
+def _stands_for_others(report: object, config: pytest.Config) -> bool:
+    """Whether pytest's summary of skips, which has the word of the first one on every line, is
+    about to take this report's although there are skips of other kinds."""
+    terminal: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or not terminal.foldskipped:
+        return False
+    skipped = terminal.stats.get("skipped", [])
+    # while the test runs its report is not among them
+    return skipped[:1] == [report] and any(_outcome_of(other) != "OVERCAP" for other in skipped)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "pytest_llmperf"
 
 LAYERS: tuple[set[str], ...] = (
-    {"__init__", "choices", "errors", "grid", "redact"},
+    {"__init__", "choices", "errors", "grid", "pipe", "redact"},
     {"metrics", "settings", "result", "estimate"},
     {"stats", "capacity", "options", "baseline"},
     {"client", "verdict", "resolve", "report", "sim"},
@@ -29,7 +29,7 @@ place here."""
 ONLY: dict[str, set[str]] = {
     "stats": set(),
     "report": {"__init__", "errors", "grid", "metrics", "redact", "result"},
-    "sim": {"__init__", "baseline", "errors", "grid"},
+    "sim": {"__init__", "baseline", "errors", "grid", "pipe"},
     "verdict": {"baseline", "grid", "metrics", "result", "settings", "stats"},
     "client": {"errors", "redact", "result", "settings"},
 }

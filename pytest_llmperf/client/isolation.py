@@ -47,14 +47,22 @@ async def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
     thread = threading.Thread(target=work, name="llmperf-cell", daemon=True)
     thread.start()
-    try:
-        await finished.wait()
-    except asyncio.CancelledError:
+
+    def cancel() -> None:
         cancelled.set()
         for loop, task in started:
             with contextlib.suppress(RuntimeError):  # it has just ended
                 loop.call_soon_threadsafe(task.cancel)
+
+    try:
         await finished.wait()
+    except asyncio.CancelledError:
+        cancel()
+        try:
+            await finished.wait()
+        except asyncio.CancelledError:
+            cancel()  # a second Ctrl-C: what the first one let it close in order ends as well
+            raise
         raise
     finally:
         thread.join(5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_llmperf.engines.answers import complaint
 from pytest_llmperf.engines.base import Api, Engine
 from pytest_llmperf.engines.cards import read_cards
+from pytest_llmperf.engines.patient import PatientApi
 from pytest_llmperf.errors import ServerDied
 from pytest_llmperf.result import ServerInfo
 
@@ -18,7 +19,7 @@ async def find_change(api: Api, engine: Engine, known: ServerInfo) -> str:
         ServerDied: it does not serve the model any more, or not yet again.
         ServerUnusable: it does not answer at all.
     """
-    status, text = await api.get("/v1/models")
+    status, text = await PatientApi(api).get("/v1/models")
     if status in _NOT_READY:
         raise ServerDied(f"it answers HTTP {status}: {complaint(text)}")
     cards = read_cards(text) if status == 200 else None

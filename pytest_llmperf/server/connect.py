@@ -14,6 +14,7 @@ from pytest_llmperf.engines.base import Api, Engine
 from pytest_llmperf.engines.cards import Card, choose, read_cards
 from pytest_llmperf.engines.detect import detect, engine_named
 from pytest_llmperf.engines.page import MetricsPage
+from pytest_llmperf.engines.patient import PatientApi
 from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.result import ServerInfo
 
@@ -70,10 +71,11 @@ async def connect(
         ServerUnusable: unreachable, or not an OpenAI-compatible server.
     """
     named = engine_named(engine) if engine is not None else None
-    status, text = await _wait_until_ready(api, wait_s, say)
+    patient = PatientApi(api)
+    status, text = await _wait_until_ready(patient, wait_s, say)
     cards = await _list_models(api, status, text, model)
     card = choose(cards, model)
-    kind = named or await detect(api, card)
+    kind = named or await detect(patient, card)
     found = kind(api, card, MetricsPage(api))
     info = await found.describe()
     if info.started is not None and await _answers_in_turn(found, info.started):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.grid import Cell
+from pytest_llmperf.pipe import end_with_reader
 from pytest_llmperf.sim.parameters import (
     DEFAULT_PROFILE,
     FAULTS,
@@ -134,4 +135,4 @@ def _child() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(end_with_reader(main))

@@ -44,6 +44,36 @@ def test_a_cancellation_ends_it_even_before_it_has_started(
     assert "llmperf-cell" not in {thread.name for thread in threading.enumerate()}
 
 
+def test_a_second_cancellation_ends_what_the_first_let_it_close() -> None:
+    """As by a second Ctrl-C: no thread is left whose loop would be destroyed with its tasks."""
+    running, closing = threading.Event(), threading.Event()
+    ends: list[str] = []
+
+    async def close_slowly() -> None:
+        try:
+            running.set()
+            await asyncio.sleep(60)
+        finally:
+            closing.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                ends.append("cancelled while it closed")
+                raise
+
+    async def cancel_twice() -> None:
+        apart = asyncio.ensure_future(run_apart(close_slowly))
+        for reached in (running, closing):
+            assert await asyncio.to_thread(reached.wait, 60)
+            apart.cancel()
+        await apart
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel_twice())
+    assert ends == ["cancelled while it closed"]
+    assert "llmperf-cell" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_what_it_returns_or_raises_is_handed_over() -> None:
     """From a thread of its own."""
 

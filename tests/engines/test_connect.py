@@ -10,6 +10,8 @@ import pytest
 
 import pytest_llmperf.server.connect as connecting
 from pytest_llmperf.client.http import Unreachable
+from pytest_llmperf.engines import patient
+from pytest_llmperf.engines.identity import find_change
 from pytest_llmperf.errors import ConfigError, ServerUnusable
 from pytest_llmperf.server.connect import Connected, connect
 from tests.engines.fake import FakeApi, capture, models, run
@@ -18,7 +20,9 @@ LOADING = (
     503,
     '{"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}',
 )
+LOST = Unreachable("lost", "http://h:1 closed the connection")
 REFUSED = Unreachable("refused", "nothing listens at http://h:1; start the server, or wait for it")
+PAUSES_S = patient.PAUSES_S
 VLLM = {
     "/health": "",
     "/v1/models": capture("vllm/get_v1_models.txt"),
@@ -35,6 +39,7 @@ def connected(answers: dict[str, Any], **options: Any) -> Connected:
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "_FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(connecting, "_LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(patient, "PAUSES_S", (0.0,) * len(patient.PAUSES_S))
 
 
 def test_a_ready_server_is_found_with_model_and_engine() -> None:
@@ -87,12 +92,48 @@ def test_waiting_for_a_refused_connection_ends() -> None:
         connected({"/health": REFUSED, "/v1/models": REFUSED}, wait_s=0.05)
 
 
-def test_a_gateway_error_is_waited_for_only_when_asked_to() -> None:
-    answers = VLLM | {"/v1/models": [(502, "<html>Bad Gateway</html>"), VLLM["/v1/models"]]}
-    assert connected(dict(answers), wait_s=5).info.model == "tiny"
-    answers["/v1/models"] = (502, "<html>Bad Gateway</html>")
-    with pytest.raises(ServerUnusable, match="HTTP 502"):
-        connected(answers)
+BAD_GATEWAY = (502, "<html>Bad Gateway</html>")
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/version", "/metrics"])
+@pytest.mark.parametrize("trouble", [BAD_GATEWAY, (500, "oops"), (504, ""), LOST])
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_failure_that_passes_is_asked_again(path: str, trouble: Any, times: int) -> None:
+    """As any client would; which engine it is does not hang on one answer either."""
+    found = connected(VLLM | {path: [trouble] * times + [VLLM[path]]})
+    assert (found.info.model, found.info.engine) == ("tiny", "vllm")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [
+        (BAD_GATEWAY, "does not answer /v1/models like an OpenAI server .HTTP 502"),
+        ((500, "oops"), "does not answer /v1/models like an OpenAI server .HTTP 500: oops"),
+        (LOST, "closed the connection; is it https://, or another port. check --llm-url"),
+    ],
+)
+def test_a_failure_that_stays_is_an_error_after_a_few_tries(trouble: Any, words: str) -> None:
+    api = FakeApi(VLLM | {"/v1/models": trouble})
+    with pytest.raises(ServerUnusable, match=words):
+        run(connect(api))
+    assert api.asked.count("/v1/models") == 1 + len(patient.PAUSES_S)
+
+
+def test_tries_are_spread_over_seconds() -> None:
+    """The load balancer in front of a server that moves needs about that long."""
+    assert 2 <= sum(PAUSES_S) <= 5
+
+
+def test_a_gateway_error_is_waited_for_longer_when_asked_to() -> None:
+    answers = VLLM | {"/v1/models": [BAD_GATEWAY] * 9 + [VLLM["/v1/models"]]}
+    assert connected(answers, wait_s=5).info.model == "tiny"
+
+
+def test_one_bad_answer_between_cells_is_no_change_of_the_server() -> None:
+    """It would end the run."""
+    found = connected(VLLM)
+    api = FakeApi(VLLM | {"/v1/models": [BAD_GATEWAY, LOST, VLLM["/v1/models"]]})
+    assert run(find_change(api, found.engine, found.info)) == ""
 
 
 @pytest.mark.parametrize("cause", ["dns", "not-http"])

@@ -309,10 +309,24 @@ def test_every_argument_is_explained() -> None:
     assert not bare
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(results: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "pytest_llmperf.cli report a.json",
+        "pytest_llmperf.cli compare a.json a.json",
+        "pytest_llmperf.cli schema",
+        "pytest_llmperf.cli profiles",
+        "pytest_llmperf.cli --help",
+        "pytest_llmperf.cli report --help",
+        "pytest_llmperf.cli sim residuals h200nvl_x2",
+        "pytest_llmperf.sim residuals h200nvl_x2",
+    ],
+)
+def test_a_reader_that_has_seen_enough_is_no_error(results: Path, command: str) -> None:
     """As in ``llmperf report a.json | head -1``."""
-    command = [sys.executable, "-m", "pytest_llmperf.cli", "report", str(results / "a.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    words = [sys.executable, "-m", *command.split()]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=results, **pipes) as process:
         assert process.stdout
         assert process.stderr
         process.stdout.close()

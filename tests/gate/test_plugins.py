@@ -194,3 +194,27 @@ def test_without_the_plugins_that_ours_knows(perf: pytest.Pytester, url: str) ->
     run = run_pytest(perf.path, "perf_tests", url, *GRID, *SHORT, "-k", "prefill", *args)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (perf.path / "llmperf-report/results.json").is_file()
+
+
+@pytest.mark.parametrize("folded", [True, False])
+def test_a_skip_of_another_kind_is_not_called_over_capacity(
+    perf: pytest.Pytester, url: str, folded: bool
+) -> None:
+    """pytest's summary has the word of the first skip on every line, unless told not to fold."""
+    perf.makeconftest(
+        """
+        import pytest
+
+        def pytest_collection_modifyitems(items):
+            for item in items:
+                if "c2" in item.name:
+                    item.add_marker(pytest.mark.skip(reason="no reason"))
+        """
+    )
+    how = [] if folded else ["--no-fold-skipped"]
+    result = perf.runpytest(
+        "perf_tests", url, *GRID, *SHORT, "--llm-kv-tokens=600", "-k", "c1 or c2", "-rs", *how
+    )
+    result.assert_outcomes(skipped=2, deselected=2)
+    result.stdout.fnmatch_lines(["SKIPPED *KV tokens*" if folded else "OVERCAP *KV tokens*"])
+    result.stdout.fnmatch_lines(["SKIPPED *no reason"])
