@@ -41,7 +41,18 @@ LIGHT = ("plugin", "options", "run.selection", "resolve", "grid", "settings", "m
 ALWAYS = {"__init__", "choices", "errors", "options", "plugin"}
 """Loaded with every pytest run, ours or not."""
 
-HEAVY = {"asyncio", "httpx", "httptools", "jinja2", "numpy", "pydantic", "rich", "uvicorn", "yaml"}
+HEAVY = {
+    "asyncio",
+    "httpx",
+    "httptools",
+    "jinja2",
+    "msgspec",
+    "numpy",
+    "pydantic",
+    "rich",
+    "uvicorn",
+    "yaml",
+}
 
 
 def _modules() -> dict[str, Path]:

@@ -47,7 +47,7 @@ for combination in "${combinations[@]}"; do
     "$uv" pip compile -q --python "$venv/bin/python" --resolution "$resolution" --only-binary :all: --extra fast pyproject.toml -o "$venv/pins.txt" &&
     "$uv" pip install -q --python "$venv/bin/python" -c "$venv/pins.txt" -e '.[fast,test]' || { failed=1; continue; }
   "$uv" pip list -q --python "$venv/bin/python" |
-    grep -E '^(pytest|pytest-asyncio|httpx|anyio|httptools|pydantic|numpy|pyyaml|prometheus-client|filelock|execnet|uvicorn|rich|jinja2|uvloop) ' | tr -s ' ' | paste -sd, -
+    grep -E '^(pytest|pytest-asyncio|httpx|anyio|httptools|msgspec|pydantic|numpy|pyyaml|prometheus-client|filelock|execnet|uvicorn|rich|jinja2|uvloop) ' | tr -s ' ' | paste -sd, -
   eval "set -- ${ARGS:-}"
   # what fails is run once more, by one process: some tests measure in real time
   cache=(-o "cache_dir=$venv/cache")

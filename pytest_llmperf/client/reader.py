@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import io
 import zlib
-from typing import Any
 
+from pytest_llmperf.client.chunk import ODD, Chunk, ErrorSaid, NoChunk, Usage, read_chunk
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.client.shape import Shape, learn_shape
 from pytest_llmperf.client.sse import EventParser, EventTooLarge
 from pytest_llmperf.client.words import error_words, one_line
 
@@ -15,7 +14,6 @@ HASHED_CHARS = 1024
 TAIL_CHARS = 8192
 MAX_ARRIVALS = 2**18
 """Per request; far above any real one, so that a flood cannot fill the memory."""
-MAX_COUNT = 10**9
 _TEXTLESS = 16
 """Tokens that may come without any text: special ones, or the first part of a character."""
 _UNCOUNTED = 16
@@ -23,13 +21,6 @@ _UNCOUNTED = 16
 _KEPT_TEXT = 2**20
 _REASON_CHARS = 40
 _ID_CHARS = 200
-_LEARNING = 3
-"""Shapes learned in a row without one use, before a stream is left to the parser."""
-
-_TEXT_CHANNELS = ("content", "reasoning_content", "reasoning", "refusal")
-_REASONING_CHANNELS = ("reasoning_content", "reasoning", "reasoning_details")
-_CALL_CHANNELS = ("tool_calls", "function_call", "reasoning_details")
-_TEXT_KEYS = ("text", "thinking", "summary", "content", "function", "name", "arguments", "data")
 _TOO_LARGE = "the server sent an event of more than 4 MiB"
 _FAILED_REASONS = ("error", "abort")
 
@@ -49,22 +40,22 @@ class ChunkReader:
     __slots__ = (
         "_at",
         "_continuous",
+        "_kept",
         "_last",
-        "_learning",
         "_parser",
         "_reasoned",
-        "_shape",
         "_start",
+        "_text",
         "_texts",
         "_uncounted",
         "record",
-        "text",
     )
 
     def __init__(self, record: StreamRecord) -> None:
         self.record = record
-        self.text = bytearray()
-        """Generated text so far, as the inside of a JSON string."""
+        self._text = io.StringIO()
+        self._kept = 0
+        """Characters in it."""
         self._parser = EventParser(self._take_event)
         self._at = 0.0
         self._continuous: bool | None = None
@@ -73,8 +64,6 @@ class ChunkReader:
         self._uncounted = 0
         self._reasoned = False
         self._start = ""
-        self._shape: Shape | None = None
-        self._learning = _LEARNING
 
     def feed(self, data: bytes, at: float) -> None:
         """Takes bytes that arrived at ``at``, monotonic seconds.
@@ -123,81 +112,70 @@ class ChunkReader:
             self.record.usage_odd = True
         if self._reasoned or self.record.usage_seen != "final":
             self.record.hidden_tokens = None
-        text = _unescape(self.text)
+        text = self._text.getvalue()
         start = self._start or text[:HASHED_CHARS]
         self.record.text_hash = zlib.crc32(start.encode("utf-8", "surrogatepass"))
         self.record.tail = text[-TAIL_CHARS:]
 
     def _take_event(self, kind: bytes, data: bytes) -> None:
-        if self._shape is not None and kind != b"error":
-            carried = self._shape.match(data)
-            if carried is not None:
-                self._learning = _LEARNING
-                self._count(*carried)
-                return
         record = self.record
-        data = data.strip()
-        if not data or record.done:
-            return
-        if data == b"[DONE]":
-            record.done = True
-            self._shape = None
-        elif kind == b"error":
+        if kind == b"error" and data.strip() not in (b"", b"[DONE]") and not record.done:
             raise StreamFailed(error_words(data.decode("utf-8", "replace")))
+        if record.done:
+            return
+        try:
+            chunk = read_chunk(data)
+        except ErrorSaid as said:
+            raise StreamFailed(str(said)) from None
+        except NoChunk:
+            self._take_other(data.strip())
         else:
-            self._take_chunk(_parse(data))
-            if self._learning and record.stamps:
-                self._learning -= 1
-                self._shape = learn_shape(data, _carried)
+            self._take_chunk(chunk)
 
-    def _take_chunk(self, chunk: dict[str, Any]) -> None:
-        if _is_error(chunk):
-            raise StreamFailed(error_words(chunk))
-        if not self.record.id and isinstance(name := chunk.get("id"), str):
-            self.record.id = name[:_ID_CHARS]
-        choices = chunk.get("choices")
-        choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
-        usage = chunk.get("usage")
-        count = self._take_usage(usage) if isinstance(usage, dict) else None
-        timings = chunk.get("timings")
-        if isinstance(timings, dict) and self.record.cached_tokens is None:
-            self.record.cached_tokens = _whole(timings.get("cache_n"))
-        self._reasoned = self._reasoned or any(map(_has_reasoning, choices))
-        text = "".join(map(_choice_text, choices))
-        self._count(_escape(text), count, usage_only=not choices)
+    def _take_other(self, data: bytes) -> None:
+        """The data of an event that is no chunk."""
+        if data == b"[DONE]":
+            self.record.done = True
+        elif data:
+            words = one_line(data.decode("utf-8", "replace")[:200])
+            raise StreamFailed(f"an event that is no JSON object: {words}")
+
+    def _take_chunk(self, chunk: Chunk) -> None:
+        record, choices, usage = self.record, chunk.choices, chunk.usage
+        if not record.id and chunk.id:
+            record.id = chunk.id[:_ID_CHARS]
+        if chunk.timings is not None and record.cached_tokens is None:
+            record.cached_tokens = chunk.timings.cache_n
+        text = choices[0].said if len(choices) == 1 else "".join(c.said for c in choices)
+        self._count(text, self._take_usage(usage) if usage else None, usage_only=not choices)
         for choice in choices:
-            reason = choice.get("finish_reason")
-            if isinstance(reason, str) and reason:
-                self.record.finish_reason = one_line(reason)[:_REASON_CHARS]
+            self._reasoned = self._reasoned or choice.reasoned
+            if reason := choice.finish_reason:
+                record.finish_reason = one_line(reason)[:_REASON_CHARS]
                 if reason in _FAILED_REASONS:
                     raise StreamFailed(f"the server ended the request: finish_reason {reason!r}")
 
-    def _take_usage(self, usage: dict[str, Any]) -> int | None:
+    def _take_usage(self, usage: Usage) -> int | None:
         record = self.record
-        prompt = _whole(usage.get("prompt_tokens"))
-        if prompt:
-            record.prompt_tokens = prompt
-        details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict):
-            cached = _whole(details.get("cached_tokens"))
-            if cached is not None:
-                record.cached_tokens = cached
-        details = usage.get("completion_tokens_details")
-        if isinstance(details, dict):
-            record.hidden_tokens = _whole(details.get("reasoning_tokens"))
-        raw = usage.get("completion_tokens")
-        count = _whole(raw)
-        if raw is not None and count is None:
+        if usage.prompt_tokens:
+            record.prompt_tokens = usage.prompt_tokens
+        details = usage.prompt_tokens_details
+        if details is not None and details.cached_tokens is not None:
+            record.cached_tokens = details.cached_tokens
+        if usage.completion_tokens_details is not None:
+            record.hidden_tokens = usage.completion_tokens_details.reasoning_tokens
+        if usage.completion_tokens == ODD:
             record.usage_odd = True
-        return count
+            return None
+        return usage.completion_tokens
 
-    def _count(self, text: bytes, count: int | None, usage_only: bool = False) -> None:
+    def _count(self, text: str, count: int | None, usage_only: bool = False) -> None:
         """One chunk: its text, and the cumulative usage it carried."""
         record = self.record
         if text:
             self._texts += 1
-            self.text += text
-            if len(self.text) > _KEPT_TEXT:
+            self._kept += self._text.write(text)
+            if self._kept > _KEPT_TEXT:
                 self._forget_middle()
         risen = False
         if count is not None:
@@ -231,79 +209,7 @@ class ChunkReader:
                 raise StreamFailed(f"more than {MAX_ARRIVALS:,} chunks in one answer")
 
     def _forget_middle(self) -> None:
-        text = _unescape(self.text)
+        text = self._text.getvalue()
         self._start = self._start or text[:HASHED_CHARS]
-        self.text[:] = _escape(text[-TAIL_CHARS:])
-
-
-def _carried(chunk: dict[str, Any]) -> tuple[str, int | None] | None:
-    """Text and count of a chunk that carries nothing else a record needs to know."""
-    (choice,) = chunk["choices"]
-    if _is_error(chunk) or choice.get("finish_reason") or "timings" in chunk:
-        return None
-    usage = chunk.get("usage")
-    return _choice_text(choice), _whole(usage["completion_tokens"]) if usage else None
-
-
-def _parse(data: bytes) -> dict[str, Any]:
-    text = data.decode("utf-8", "replace")
-    try:
-        chunk = json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        chunk = None
-    if not isinstance(chunk, dict):
-        raise StreamFailed(f"an event that is no JSON object: {one_line(text[:200])}")
-    return chunk
-
-
-def _is_error(chunk: dict[str, Any]) -> bool:
-    error = chunk.get("error")
-    if error:
-        return True
-    if chunk.get("object") == "error" or chunk.get("type") == "error":
-        return True
-    return "choices" not in chunk and (error is not None or "detail" in chunk)
-
-
-def _choice_text(choice: dict[str, Any]) -> str:
-    """Text of any channel; the plain channels first, since some servers send both forms."""
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return _text(choice.get("text"))
-    plain = "".join(_text(delta.get(channel)) for channel in _TEXT_CHANNELS)
-    return plain or "".join(_text(delta.get(channel)) for channel in _CALL_CHANNELS)
-
-
-def _has_reasoning(choice: dict[str, Any]) -> bool:
-    delta = choice.get("delta")
-    return isinstance(delta, dict) and any(_text(delta.get(name)) for name in _REASONING_CHANNELS)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return "".join(map(_text, value))
-    if isinstance(value, dict):
-        return "".join(_text(value.get(key)) for key in _TEXT_KEYS)
-    return ""
-
-
-def _whole(value: object) -> int | None:
-    """A count as the server sent it, or None: not null, text, a fraction, NaN or negative."""
-    if type(value) is int and 0 <= value <= MAX_COUNT:
-        return value
-    return None
-
-
-def _escape(text: str) -> bytes:
-    """Text as the inside of a JSON string."""
-    return json.dumps(text)[1:-1].encode()
-
-
-def _unescape(text: bytearray) -> str:
-    decoded = text.decode("utf-8", "replace")
-    try:
-        return str(json.loads(f'"{decoded}"', strict=False))
-    except ValueError:
-        return decoded
+        self._text = io.StringIO()
+        self._kept = self._text.write(text[-TAIL_CHARS:])
