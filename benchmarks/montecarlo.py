@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS, Metric
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS, Metric
 from pytest_llmperf.stats.distributions import sidak
 from pytest_llmperf.verdict.gate import FALSE_ALARM
 from pytest_llmperf.verdict.matrix import groups, shift_of, tails, towards_worse

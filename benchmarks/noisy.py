@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load import BENCH
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import CellRecord, Outcome, RunResult
 from pytest_llmperf.report.json import read
-from pytest_llmperf.result import CellRecord, Outcome, RunResult
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results" / "noisy.json"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_llmperf.fixture import Llm
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.run.fixture import Llm
 
 pytestmark = pytest.mark.asyncio
 

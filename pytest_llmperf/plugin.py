@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmperf.errors import LlmPerfError
-from pytest_llmperf.options import add_options, claim_short_name
+from pytest_llmperf.config.options import add_options, claim_short_name
+from pytest_llmperf.model.errors import LlmPerfError
 
 if TYPE_CHECKING:
-    from pytest_llmperf.fixture import Llm, Matrix
+    from pytest_llmperf.run.fixture import Llm, Matrix
     from pytest_llmperf.run.selection import Selection
     from pytest_llmperf.run.series import Series
     from pytest_llmperf.run.session import Run
@@ -114,7 +114,7 @@ def _llm_run(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def llm(request: pytest.FixtureRequest, _llm_run: int) -> Llm:
     """Measures the server of --llm-url and checks results against the profile of --hardware."""
-    from pytest_llmperf.fixture import Llm
+    from pytest_llmperf.run.fixture import Llm
 
     return Llm(request.config.stash[SERIES].run_for(request.node), request.node)
 
@@ -181,7 +181,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput[OUTPUT] = series.dumps()
     elif (gathered := session.config.stash.get(GATHERED, None)) is not None:
-        from pytest_llmperf.resolve import read_settings
+        from pytest_llmperf.config.resolve import read_settings
 
         reports = read_settings(selection_of(session.config).values()).reports
         session.exitstatus = gathered.finish(int(session.exitstatus), reports)

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_llmperf.metrics import METRICS, Metric
-from pytest_llmperf.options import OPTIONS, Option
+from pytest_llmperf.config.options import OPTIONS, Option
+from pytest_llmperf.model.metrics import METRICS, Metric
 from pytest_llmperf.sim import __main__ as sim
 from pytest_llmperf.sim.parameters import FAULTS, PARAMETERS
 

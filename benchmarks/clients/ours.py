@@ -21,7 +21,7 @@ from pytest_llmperf.measure.counting import count
 from pytest_llmperf.measure.localload import LocalLoad
 from pytest_llmperf.measure.remoteload import RemoteLoad
 from pytest_llmperf.measure.window import measure_window
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.settings import Connection
 
 SETTLE_S = 0.5
 

@@ -24,9 +24,9 @@ from pytest_llmperf.baseline.schema import (
     OverCapacity,
     Run,
 )
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.settings import METHOD
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.settings import METHOD
 
 TOOL = "llm-inference-bench"
 LENGTH_SHARE = 0.01

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pytest_llmperf.baseline.schema import Baseline, BaselineSettings, Hardware, Match, Run
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.redact import redact, redact_all
-from pytest_llmperf.result import RunResult
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.redact import redact, redact_all
+from pytest_llmperf.model.result import RunResult
 
 _HARDWARE = tuple(name for name in Hardware.model_fields if name != "profile")
 _TOLD = (

@@ -13,8 +13,8 @@ from pydantic_core import ErrorDetails
 from pytest_llmperf.baseline.profiles import read_text
 from pytest_llmperf.baseline.schema import Baseline, CellBaseline
 from pytest_llmperf.baseline.yamltext import END, Document, block, flow, parse
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
 
 
 @dataclass(frozen=True)

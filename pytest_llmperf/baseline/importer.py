@@ -22,9 +22,9 @@ from pytest_llmperf.baseline.schema import (
     OverCapacity,
     Run,
 )
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell, parse_tokens
-from pytest_llmperf.settings import METHOD
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell, parse_tokens
+from pytest_llmperf.model.settings import METHOD
 
 RUN_ID = "report"
 """The reports have no date; their one run is called this."""

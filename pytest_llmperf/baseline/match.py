@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_llmperf.baseline.schema import Baseline
-from pytest_llmperf.result import RunSettings, ServerInfo
+from pytest_llmperf.model.result import RunSettings, ServerInfo
 
 SETTINGS = (
     "method",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmperf.baseline.yamltext import Document, parse
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import parse_tokens
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import parse_tokens
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _AXES = ("contexts", "concurrency", "prefill_contexts")

@@ -15,12 +15,15 @@ from pydantic import (
 )
 
 from pytest_llmperf.baseline.yamltext import SCHEMA
-from pytest_llmperf.grid import Cell, Grid, format_tokens, in_order, parse_tokens
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import Model
+from pytest_llmperf.model.grid import Cell, Grid, format_tokens, in_order, parse_tokens
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import Model
 
 KEEP_RUNS = 10
 """Runs kept in a cell; the oldest go first."""
+
+ENOUGH_RUNS = 3
+"""Runs from which the noise between them is measured rather than assumed."""
 
 DIGITS = 6
 """Significant digits of a stored measurement."""

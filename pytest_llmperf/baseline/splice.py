@@ -9,7 +9,7 @@ import yaml
 from pytest_llmperf.baseline.file import Loaded, dumps, loads
 from pytest_llmperf.baseline.schema import Baseline
 from pytest_llmperf.baseline.yamltext import END, parse
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 
 _Key = tuple[str, ...]
 _ENTRIES = ("runs", "cells")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 
 _LOCK_S = 10.0
 

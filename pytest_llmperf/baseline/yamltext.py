@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 
 SCHEMA = 1
 """Version of the file; one that is newer is refused, one that is older is migrated."""

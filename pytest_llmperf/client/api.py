@@ -19,9 +19,9 @@ from pytest_llmperf.client.http import (
     parse_root,
     same_origin,
 )
-from pytest_llmperf.errors import ConfigError, ServerUnusable
-from pytest_llmperf.redact import UNMISTAKABLE, redact
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.redact import UNMISTAKABLE, redact
+from pytest_llmperf.model.settings import Connection
 
 MAX_BODY = 16 * 2**20
 MAX_REDIRECTS = 3

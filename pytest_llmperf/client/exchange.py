@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pytest_llmperf.client.reader import ChunkReader, StreamFailed
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.words import error_words, one_line
-from pytest_llmperf.redact import redact
+from pytest_llmperf.model.redact import redact
 
 LINGER_S = 0.25
 """Seconds after ``[DONE]`` that the end of the HTTP message is waited for, so that the connection

@@ -8,7 +8,7 @@ import time
 from importlib.util import find_spec
 
 from pytest_llmperf.client.stream import StreamClient
-from pytest_llmperf.result import ClientHealth
+from pytest_llmperf.model.result import ClientHealth
 
 TICK_S = 0.01
 FROZEN_BY_OTHERS = 1000

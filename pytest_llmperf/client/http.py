@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 
 import httpx
 
-from pytest_llmperf.errors import ConfigError, ServerUnusable
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.settings import Connection
 
 CONNECT_S = 10.0
 _HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from pytest_llmperf.errors import ServerUnusable
+from pytest_llmperf.model.errors import ServerUnusable
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from pytest_llmperf.client.http import (
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stock import StockTransport
 from pytest_llmperf.client.transport import EXTENSION, MeasuredTransport, OwnTransport
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.settings import Connection
 
 CHECK_S = 0.05
 """How often deadlines are looked at where no bytes arrive."""

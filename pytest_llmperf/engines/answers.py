@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_llmperf.client.words import error_words
-from pytest_llmperf.redact import redact
+from pytest_llmperf.model.redact import redact
 
 _LARGEST = 2**53
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 
 Message = dict[str, str]
 """One chat message: ``{"role": ..., "content": ...}``."""

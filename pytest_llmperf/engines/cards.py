@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_llmperf.engines.answers import child, objects, read_object, whole, word
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 
 _SHOWN = 20
 _LONGEST = 300

@@ -21,7 +21,7 @@ from pytest_llmperf.engines.tensorrt_llm import TensorRtLlm
 from pytest_llmperf.engines.tgi import Tgi
 from pytest_llmperf.engines.transformers_serve import TransformersServe
 from pytest_llmperf.engines.vllm import Vllm
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 
 ENGINES: tuple[type[Generic], ...] = (
     Vllm,

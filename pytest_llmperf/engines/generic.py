@@ -9,7 +9,7 @@ from pytest_llmperf.engines.base import Api, Gauges, Message
 from pytest_llmperf.engines.cards import Card
 from pytest_llmperf.engines.page import MetricsPage
 from pytest_llmperf.engines.prometheus import Scrape, parse
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 
 
 class Generic:

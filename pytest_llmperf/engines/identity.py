@@ -6,8 +6,8 @@ from pytest_llmperf.engines.answers import complaint
 from pytest_llmperf.engines.base import Api, Engine
 from pytest_llmperf.engines.cards import read_cards
 from pytest_llmperf.engines.patient import PatientApi
-from pytest_llmperf.errors import ServerDied
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.errors import ServerDied
+from pytest_llmperf.model.result import ServerInfo
 
 _NOT_READY = (502, 503, 504)
 

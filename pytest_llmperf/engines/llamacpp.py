@@ -12,7 +12,7 @@ from pytest_llmperf.engines.base import Gauges, Message
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import ask
 from pytest_llmperf.engines.prometheus import Scrape
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 
 
 class LlamaCpp(Generic):

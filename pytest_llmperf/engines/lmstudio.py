@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_llmperf.engines.answers import child, objects, read_object, whole, word
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import ask
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 
 
 class LmStudio(Generic):

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.answers import complaint
 from pytest_llmperf.engines.base import Api
-from pytest_llmperf.errors import ServerUnusable
+from pytest_llmperf.model.errors import ServerUnusable
 
 _PATIENCE_S = 5.0
 """What is optional is not waited for longer than this."""

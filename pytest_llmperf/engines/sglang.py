@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_llmperf.capacity import disbelief
 from pytest_llmperf.engines.answers import child, objects, read_object, whole, word
 from pytest_llmperf.engines.base import Gauges, Message
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import ask, try_post
 from pytest_llmperf.engines.prometheus import Scrape
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.capacity import disbelief
+from pytest_llmperf.model.result import ServerInfo
 
 
 class SgLang(Generic):

@@ -9,7 +9,7 @@ from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import MetricsPage, ask
 from pytest_llmperf.engines.prometheus import Scrape, parse
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 
 
 class TensorRtLlm(Generic):

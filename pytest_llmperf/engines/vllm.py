@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_llmperf.capacity import disbelief
 from pytest_llmperf.engines.answers import read_object, whole, word
 from pytest_llmperf.engines.base import Gauges, Message
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import ask
 from pytest_llmperf.engines.prometheus import Labels, Scrape
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.capacity import disbelief
+from pytest_llmperf.model.result import ServerInfo
 
 _WEAK = (
     "num_gpu_blocks x block_size: a weak hint, wrong for models with several kinds of KV cache; "

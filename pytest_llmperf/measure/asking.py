@@ -14,8 +14,8 @@ from pytest_llmperf.measure.events import DoesNotFit, Invalid
 from pytest_llmperf.measure.memory import Memory
 from pytest_llmperf.measure.prompts import ContextTooShort, Prompt
 from pytest_llmperf.measure.requests import named_limit, no_room
-from pytest_llmperf.result import Capacity
-from pytest_llmperf.settings import Connection, Timing
+from pytest_llmperf.model.result import Capacity
+from pytest_llmperf.model.settings import Connection, Timing
 
 OVERLAP_TOKENS = 16
 """Requests that warm the slots of a server must be there at the same time, or one slot takes them

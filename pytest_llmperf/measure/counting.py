@@ -8,7 +8,7 @@ from math import inf
 
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.measure.window import Curve
-from pytest_llmperf.result import TokenSource
+from pytest_llmperf.model.result import TokenSource
 
 Records = Sequence[Sequence[StreamRecord]]
 """Per stream, its requests in order."""

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.asking import Answer, Asker, PromptTooLong
 from pytest_llmperf.measure.events import CellProgress, DoesNotFit, Invalid, Step
 from pytest_llmperf.measure.gauges import Edges, GaugeWatch, Scrape, edges
@@ -20,7 +19,8 @@ from pytest_llmperf.measure.prompts import Prompt
 from pytest_llmperf.measure.ramp import Ramp
 from pytest_llmperf.measure.requests import no_room
 from pytest_llmperf.measure.setup import Setup
-from pytest_llmperf.result import ClientHealth
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import ClientHealth
 
 _RAMP_S = 20.0
 _EDGE_SCRAPE_S = 1.0

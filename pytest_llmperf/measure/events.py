@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.result import Capacity
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Capacity
 
 Step = Literal["drain", "scout", "ramp", "window", "close"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.result import ClientHealth
+from pytest_llmperf.model.result import ClientHealth
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from dataclasses import astuple
 from typing import Any
 
 from pytest_llmperf.client.loop import run
-from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.measure.localload import LocalLoad
 from pytest_llmperf.measure.recordpack import pack
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.errors import LlmPerfError
+from pytest_llmperf.model.settings import Connection
 
 PROGRESS_S = 0.2
 

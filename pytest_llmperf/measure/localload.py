@@ -12,8 +12,8 @@ from pytest_llmperf.client.health import HealthMonitor
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stream import StreamClient
 from pytest_llmperf.measure.load import Progress
-from pytest_llmperf.result import ClientHealth
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.result import ClientHealth
+from pytest_llmperf.model.settings import Connection
 
 EDGE_POLL_S = 0.005
 

@@ -8,14 +8,10 @@ from collections.abc import Awaitable, Callable
 from statistics import median
 from typing import Any, TypeVar
 
-from pytest_llmperf.capacity import fits
-from pytest_llmperf.choices import CapacityMode
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.identity import find_change
-from pytest_llmperf.errors import LlmPerfError
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.asking import Asker, is_warm
 from pytest_llmperf.measure.counting import count
 from pytest_llmperf.measure.decode import DecodeCell, Recording
@@ -33,9 +29,13 @@ from pytest_llmperf.measure.validity import (
     is_buffered,
     notices,
 )
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import Measurement, Notice, ServerInfo, Status
-from pytest_llmperf.settings import METHOD, Connection, Timing, Workload
+from pytest_llmperf.model.capacity import fits
+from pytest_llmperf.model.choices import CapacityMode
+from pytest_llmperf.model.errors import LlmPerfError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import Measurement, Notice, ServerInfo, Status
+from pytest_llmperf.model.settings import METHOD, Connection, Timing, Workload
 from pytest_llmperf.stats import median_error
 
 Found = TypeVar("Found")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from pytest_llmperf.capacity import TRIM_ROOM, prefill_tokens
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.asking import Answer, Asker
 from pytest_llmperf.measure.events import CellProgress, Invalid, Step
 from pytest_llmperf.measure.gauges import Edges, GaugeWatch
 from pytest_llmperf.measure.memory import Memory
 from pytest_llmperf.measure.setup import Setup
+from pytest_llmperf.model.capacity import TRIM_ROOM, prefill_tokens
+from pytest_llmperf.model.grid import Cell
 
 SAMPLES = 3
 ENOUGH_S = 10.0

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_llmperf.choices import Endpoint
 from pytest_llmperf.engines.base import Message
-from pytest_llmperf.errors import LlmPerfError
 from pytest_llmperf.measure.text import INSTRUCTION, ReferenceText
+from pytest_llmperf.model.choices import Endpoint
+from pytest_llmperf.model.errors import LlmPerfError
 
 BATCH_TOKENS = 6000
 """Calibration never sends more than 8K; this leaves room for a tokenizer unlike the others."""

@@ -11,7 +11,7 @@ from pytest_llmperf.measure.events import DoesNotFit, Invalid
 from pytest_llmperf.measure.gauges import GaugeWatch
 from pytest_llmperf.measure.load import Load, Progress
 from pytest_llmperf.measure.memory import Memory
-from pytest_llmperf.result import Capacity
+from pytest_llmperf.model.result import Capacity
 
 _LOOK_S = 0.02
 _SURE = 3

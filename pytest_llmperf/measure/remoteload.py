@@ -18,12 +18,12 @@ import execnet
 
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.errors import ServerUnusable
 from pytest_llmperf.measure.events import Invalid
 from pytest_llmperf.measure.load import Progress
 from pytest_llmperf.measure.recordpack import unpack
-from pytest_llmperf.result import ClientHealth
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.errors import ServerUnusable
+from pytest_llmperf.model.result import ClientHealth
+from pytest_llmperf.model.settings import Connection
 
 OPEN_S = 120.0
 """Seconds a process may take to come up and to open its connections."""

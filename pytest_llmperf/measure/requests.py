@@ -6,7 +6,7 @@ import re
 from typing import Any, Literal
 
 from pytest_llmperf.measure.prompts import Prompt
-from pytest_llmperf.settings import Workload
+from pytest_llmperf.model.settings import Workload
 
 UsageMode = Literal["continuous", "final", "none"]
 

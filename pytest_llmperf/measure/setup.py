@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.capacity import kv_budget
-from pytest_llmperf.choices import CapacityMode
 from pytest_llmperf.engines.base import Engine
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.events import Listener
 from pytest_llmperf.measure.load import Load
 from pytest_llmperf.measure.localload import LocalLoad
-from pytest_llmperf.result import Capacity, ServerInfo
-from pytest_llmperf.settings import Connection, Timing, Workload
+from pytest_llmperf.model.capacity import kv_budget
+from pytest_llmperf.model.choices import CapacityMode
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Capacity, ServerInfo
+from pytest_llmperf.model.settings import Connection, Timing, Workload
 
 
 @dataclass(frozen=True)

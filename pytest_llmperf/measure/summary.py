@@ -20,7 +20,7 @@ from pytest_llmperf.measure.window import (
     bin_tokens,
     measure_window,
 )
-from pytest_llmperf.result import Series, ServerSide
+from pytest_llmperf.model.result import Series, ServerSide
 from pytest_llmperf.stats import (
     batch_count,
     batch_mean_error,

@@ -10,7 +10,7 @@ from pytest_llmperf.measure.counting import Records
 from pytest_llmperf.measure.gauges import Edges
 from pytest_llmperf.measure.repetition import identical, loops
 from pytest_llmperf.measure.summary import Decoded
-from pytest_llmperf.result import ClientHealth, Notice, ServerInfo
+from pytest_llmperf.model.result import ClientHealth, Notice, ServerInfo
 
 BUSY = 0.98
 _RESTART_GAPS = 0.01

@@ -15,11 +15,11 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from pytest_llmperf.grid import Cell, format_tokens
 from pytest_llmperf.measure.events import CellProgress
+from pytest_llmperf.model.grid import Cell, format_tokens
+from pytest_llmperf.model.result import Measurement
 from pytest_llmperf.progress.board import STEPS, Board, Running, spell
 from pytest_llmperf.report.numbers import number
-from pytest_llmperf.result import Measurement
 
 _BAR = 24
 _STATUS_LINES = 3

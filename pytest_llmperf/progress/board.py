@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.events import CellProgress
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement, Status
 from pytest_llmperf.report.cells import speed
 from pytest_llmperf.report.numbers import number
-from pytest_llmperf.result import Measurement, Status
 
 STEPS = {
     "drain": "waiting for an idle server",

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.model.redact import redact
+from pytest_llmperf.model.result import Measurement
 from pytest_llmperf.progress.board import Board, describe, spell
-from pytest_llmperf.redact import redact
-from pytest_llmperf.result import Measurement
 
 
 class Lines:

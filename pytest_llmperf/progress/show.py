@@ -10,11 +10,11 @@ from typing import Protocol
 
 import pytest
 
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.events import CellProgress
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement
 from pytest_llmperf.progress.board import Board
 from pytest_llmperf.progress.lines import Lines
-from pytest_llmperf.result import Measurement
 
 
 class View(Protocol):

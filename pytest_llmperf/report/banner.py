@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_llmperf.model.result import DRY_RUN, CellRecord, Outcome, RunResult, Status
 from pytest_llmperf.report.cells import status
 from pytest_llmperf.report.numbers import count
-from pytest_llmperf.result import DRY_RUN, CellRecord, Outcome, RunResult, Status
 
 Level = Literal["pass", "fail", "info"]
 

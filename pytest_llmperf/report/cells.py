@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_llmperf.grid import Cell, Phase, format_tokens
-from pytest_llmperf.metrics import HEADLINE, METRICS, Metric
+from pytest_llmperf.model.grid import Cell, Phase, format_tokens
+from pytest_llmperf.model.metrics import HEADLINE, METRICS, Metric
+from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Outcome, Status
 from pytest_llmperf.report.numbers import MISSING, change, interval, number, percent, with_unit
-from pytest_llmperf.result import CellRecord, Comparison, Measurement, Outcome, Status
 
 PHASES: dict[Phase, str] = {"prefill": "Prefill", "decode": "Sustained decode"}
 STATUSES = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.grid import Cell, format_tokens
+from pytest_llmperf.model.grid import Cell, format_tokens
+from pytest_llmperf.model.result import CellRecord
 from pytest_llmperf.report.cells import STATUSES, speed, status, valid
 from pytest_llmperf.report.numbers import MISSING, change, number
 from pytest_llmperf.report.view import View
-from pytest_llmperf.result import CellRecord
 
 _SHADES = (0.03, 0.10, 0.20)
 """Changes at which a shade begins. No verdict: runs of two machines have no common noise."""

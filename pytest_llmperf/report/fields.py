@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_llmperf.model.result import Measurement
 from pytest_llmperf.report.numbers import MISSING, exact
-from pytest_llmperf.result import Measurement
 
 ARRAYS = ("ttfts_ms", "itls_ms", "series")
 """Drawn rather than listed."""

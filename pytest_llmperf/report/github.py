@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_llmperf.redact import redact
+from pytest_llmperf.model.redact import redact
+from pytest_llmperf.model.result import CellRecord, RunResult
 from pytest_llmperf.report import markdown
 from pytest_llmperf.report.cells import comparison_texts, reasons
 from pytest_llmperf.report.view import View
-from pytest_llmperf.result import CellRecord, RunResult
 
 ANNOTATIONS = 10
 """As many errors of one step are shown; more are dropped without a word."""

@@ -21,7 +21,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pytest_llmperf import __version__
-from pytest_llmperf.grid import Cell, format_tokens
+from pytest_llmperf.model.grid import Cell, format_tokens
+from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, RunResult
 from pytest_llmperf.report import cells, numbers
 from pytest_llmperf.report.charts import Chart, Line, histogram, line_chart
 from pytest_llmperf.report.compare import compare
@@ -34,7 +35,6 @@ from pytest_llmperf.report.view import (
     WARM_NOTE,
     View,
 )
-from pytest_llmperf.result import CellRecord, Comparison, Measurement, RunResult
 
 _NOTES = {
     "medians": MEDIANS_NOTE,

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.redact import redact_all
-from pytest_llmperf.result import SCHEMA, RunResult
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.redact import redact_all
+from pytest_llmperf.model.result import SCHEMA, RunResult
 
 
 def dumps(run: RunResult) -> str:

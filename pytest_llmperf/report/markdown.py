@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.grid import Cell, format_tokens
+from pytest_llmperf.model.grid import Cell, format_tokens
+from pytest_llmperf.model.result import CellRecord, Outcome, RunResult
 from pytest_llmperf.report.cells import (
     COLUMNS,
     STATUSES,
@@ -32,7 +33,6 @@ from pytest_llmperf.report.view import (
     Fact,
     View,
 )
-from pytest_llmperf.result import CellRecord, Outcome, RunResult
 
 JOB_SUMMARY_BYTES = 1024 * 1024
 """What GitHub takes as the summary of one step."""

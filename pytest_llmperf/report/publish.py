@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_llmperf.model.result import RunResult
 from pytest_llmperf.report import html, json, markdown
 from pytest_llmperf.report.files import write_atomically
-from pytest_llmperf.result import RunResult
 
 _RENDER: dict[str, Callable[[RunResult], str]] = {
     "html": lambda run: html.render([run]),

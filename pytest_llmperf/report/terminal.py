@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from pytest_llmperf.grid import Cell, format_tokens
+from pytest_llmperf.model.grid import Cell, format_tokens
+from pytest_llmperf.model.result import CellRecord, Outcome, RunResult, Status
 from pytest_llmperf.report.cells import (
     comparison_texts,
     goodness,
@@ -21,7 +22,6 @@ from pytest_llmperf.report.cells import (
 )
 from pytest_llmperf.report.numbers import change, number
 from pytest_llmperf.report.view import View
-from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 
-from pytest_llmperf.grid import Cell, format_tokens
-from pytest_llmperf.redact import redact_all
+from pytest_llmperf.model.grid import Cell, format_tokens
+from pytest_llmperf.model.redact import redact_all
+from pytest_llmperf.model.result import CellRecord, Outcome, RunResult, Status
 from pytest_llmperf.report.banner import Verdict, verdict_of
 from pytest_llmperf.report.cells import status
 from pytest_llmperf.report.numbers import count
-from pytest_llmperf.result import CellRecord, Outcome, RunResult, Status
 
 OVER_CAPACITY_NOTE = (
     "Over capacity: not run because this many requests at this context would exceed what the "

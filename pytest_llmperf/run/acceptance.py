@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pytest_llmperf import update
+from pytest_llmperf.baseline import update
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.profiles import profile_path
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.result import DRY_RUN, RunResult
-from pytest_llmperf.settings import Settings
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.result import DRY_RUN, RunResult
+from pytest_llmperf.model.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell, Grid
-from pytest_llmperf.options import Values
-from pytest_llmperf.resolve import grid_overridden, read_grid, read_runs
+from pytest_llmperf.config.options import Values
+from pytest_llmperf.config.resolve import grid_overridden, read_grid, read_runs
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell, Grid
 
 FIXTURES = {"prefill_cell": "prefill", "decode_cell": "decode"}
 RUN_FIXTURE = "_llm_run"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.errors import LlmPerfError
-from pytest_llmperf.redact import redact
+from pytest_llmperf.config.resolve import read_settings
+from pytest_llmperf.model.errors import LlmPerfError
+from pytest_llmperf.model.redact import redact
 from pytest_llmperf.report.json import dumps
-from pytest_llmperf.resolve import read_settings
 from pytest_llmperf.run.selection import Selection, is_matrix, run_of
 from pytest_llmperf.run.session import Run
 from pytest_llmperf.run.startup import start_run

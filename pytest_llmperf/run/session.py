@@ -9,21 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmperf import __version__, update
+from pytest_llmperf import __version__
+from pytest_llmperf.baseline import update
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.http import list_secrets
 from pytest_llmperf.client.isolation import run_apart
-from pytest_llmperf.errors import LlmPerfError, ServerDied, ServerUnusable
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.measurer import Measurer
-from pytest_llmperf.progress.show import Show
-from pytest_llmperf.redact import UNMISTAKABLE, redact, redact_all
-from pytest_llmperf.report import html
-from pytest_llmperf.report.files import write_atomically
-from pytest_llmperf.report.publish import publish
-from pytest_llmperf.result import (
+from pytest_llmperf.model.errors import LlmPerfError, ServerDied, ServerUnusable
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.redact import UNMISTAKABLE, redact, redact_all
+from pytest_llmperf.model.result import (
     CellRecord,
     Measurement,
     Notice,
@@ -33,11 +30,15 @@ from pytest_llmperf.result import (
     ServerInfo,
     Status,
 )
+from pytest_llmperf.model.settings import Connection, Settings
+from pytest_llmperf.progress.show import Show
+from pytest_llmperf.report import html
+from pytest_llmperf.report.files import write_atomically
+from pytest_llmperf.report.publish import publish
 from pytest_llmperf.run.acceptance import accept
 from pytest_llmperf.run.restart import Restarts
 from pytest_llmperf.server.serve import ServerProcess
 from pytest_llmperf.server.telemetry import Telemetry
-from pytest_llmperf.settings import Connection, Settings
 from pytest_llmperf.verdict import (
     Gate,
     MatrixVerdict,

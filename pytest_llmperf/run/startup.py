@@ -11,23 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf import update
+from pytest_llmperf.baseline import update
 from pytest_llmperf.baseline.file import Loaded, read
 from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.profiles import find_profile, profile_path
-from pytest_llmperf.capacity import fits
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.estimate import estimate_seconds
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.config.options import Values, list_given
+from pytest_llmperf.config.resolve import REPORT_DIR, read_settings
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.text import text_hash
-from pytest_llmperf.options import Values, list_given
+from pytest_llmperf.model.capacity import fits
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.redact import redact
+from pytest_llmperf.model.result import Notice, RunSettings, ServerInfo
+from pytest_llmperf.model.settings import METHOD, Settings
 from pytest_llmperf.progress.board import Board, spell
 from pytest_llmperf.progress.show import Show, choose_view
-from pytest_llmperf.redact import redact
 from pytest_llmperf.report.numbers import count
-from pytest_llmperf.resolve import REPORT_DIR, read_settings
-from pytest_llmperf.result import Notice, RunSettings, ServerInfo
+from pytest_llmperf.run.estimate import estimate_seconds
 from pytest_llmperf.run.restart import Restarts
 from pytest_llmperf.run.selection import Selection, cell_of, run_of
 from pytest_llmperf.run.session import Run
@@ -35,7 +36,6 @@ from pytest_llmperf.run.versus import PairedRun
 from pytest_llmperf.run.workers import own_url, worker_id
 from pytest_llmperf.server.reach import Reached, reach
 from pytest_llmperf.server.telemetry import Telemetry, open_telemetry
-from pytest_llmperf.settings import METHOD, Settings
 from pytest_llmperf.sim.parameters import is_spec
 from pytest_llmperf.verdict import Gate
 from pytest_llmperf.verdict.ab import PAIRS, PairGate

@@ -13,7 +13,7 @@ from pytest_llmperf.report.view import View
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_llmperf.result import RunResult
+    from pytest_llmperf.model.result import RunResult
     from pytest_llmperf.run.session import Run
     from pytest_llmperf.run.workers import Gathered
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.result import CellRecord, Measurement
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import CellRecord, Measurement
 from pytest_llmperf.run.session import Run
 from pytest_llmperf.verdict import MatrixVerdict
 from pytest_llmperf.verdict.ab import PAIRS, Pair, PairGate, judge_pairs, needs_confirmation

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.settings import Settings
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmperf.result import RunResult
+    from pytest_llmperf.model.result import RunResult
 
 OUTPUT = "llmperf"
 """Key of a worker's output that holds its results, as JSON."""
@@ -100,8 +100,8 @@ class Gathered:
         """Write the reports; return pytest's exit status."""
         if not self._texts:
             return status
+        from pytest_llmperf.model.result import RunResult
         from pytest_llmperf.report.publish import publish
-        from pytest_llmperf.result import RunResult
         from pytest_llmperf.verdict import why_empty
 
         runs = [RunResult.model_validate_json(text) for text in self._texts]

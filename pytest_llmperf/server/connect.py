@@ -15,8 +15,8 @@ from pytest_llmperf.engines.cards import Card, choose, read_cards
 from pytest_llmperf.engines.detect import detect, engine_named
 from pytest_llmperf.engines.page import MetricsPage
 from pytest_llmperf.engines.patient import PatientApi
-from pytest_llmperf.errors import ConfigError, ServerUnusable
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.result import ServerInfo
 
 LOADING_S = 600.0
 """A server that says it is loading is waited for this long, unless told otherwise."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from pytest_llmperf.client.http import parse_root
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.redact import redact
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.redact import redact
 
 
 class ServerLock:

@@ -12,14 +12,14 @@ from typing import Any
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.http import list_secrets
 from pytest_llmperf.client.isolation import run_apart
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.options import Values
-from pytest_llmperf.resolve import read_connection
+from pytest_llmperf.config.options import Values
+from pytest_llmperf.config.resolve import read_connection
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.settings import Connection, Settings
 from pytest_llmperf.server.connect import Connected, connect
 from pytest_llmperf.server.lock import ServerLock
 from pytest_llmperf.server.serve import READY_S, ServerProcess, place
 from pytest_llmperf.server.starter import CommandStarter, SimStarter, Starter
-from pytest_llmperf.settings import Connection, Settings
 from pytest_llmperf.sim.parameters import is_spec
 
 

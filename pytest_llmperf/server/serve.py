@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pytest_llmperf.errors import ConfigError, ServerUnusable
-from pytest_llmperf.redact import redact
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.redact import redact
 from pytest_llmperf.server import guard
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from pytest_llmperf.result import GpuUse, Measurement, Notice
+from pytest_llmperf.model.result import GpuUse, Measurement, Notice
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.pipe import end_with_reader
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.pipe import end_with_reader
 from pytest_llmperf.sim.parameters import (
     DEFAULT_PROFILE,
     FAULTS,

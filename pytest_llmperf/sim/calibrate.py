@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.sim.cost import HostCost, PrefillCost, StepCost, Surface, rising
 from pytest_llmperf.sim.profile import Correction, DecodeRow, EngineModel, ProfileTables
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.sim.calibrate import SETTLE_S, calibrate
 from pytest_llmperf.sim.profile import Correction, EngineModel, ProfileTables
 from pytest_llmperf.sim.scheduler import Scheduler, SimRequest, Step, Tokens

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from pytest_llmperf.errors import LlmPerfError
+from pytest_llmperf.model.errors import LlmPerfError
 
 
 class TooLong(LlmPerfError):

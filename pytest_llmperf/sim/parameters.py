@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import parse_tokens
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import parse_tokens
 
 SCHEME = "sim"
 DEFAULT_PROFILE = "rtxpro6k_x4"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from pytest_llmperf.errors import ConfigError, LlmPerfError
+from pytest_llmperf.model.errors import ConfigError, LlmPerfError
 from pytest_llmperf.sim.parameters import parse_spec
 
 _STOP_S = 5.0

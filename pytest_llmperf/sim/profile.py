@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from pytest_llmperf.baseline.schema import Baseline, CellBaseline
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.sim.cost import HostCost, PrefillCost, StepCost, Surface
 from pytest_llmperf.sim.parameters import Slow, Variation
 

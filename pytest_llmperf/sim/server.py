@@ -18,7 +18,7 @@ import uvicorn
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.baseline.profiles import available_profiles, find_profile
 from pytest_llmperf.baseline.schema import Baseline
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.sim.app import App
 from pytest_llmperf.sim.calibrate import calibrate
 from pytest_llmperf.sim.faults import Faults

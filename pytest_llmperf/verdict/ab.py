@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from statistics import mean, variance
 
 from pytest_llmperf.baseline.schema import STORED, CellBaseline
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS, Metric, metrics_of
-from pytest_llmperf.result import CellRecord, Measurement, Outcome, Status
-from pytest_llmperf.settings import Settings
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS, Metric, metrics_of
+from pytest_llmperf.model.result import CellRecord, Measurement, Outcome, Status
+from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.stats.distributions import normal_quantile, sidak, t_quantile
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import TTFT, usable

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal, TypeGuard
 
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import Metric
-from pytest_llmperf.result import Comparison, Measurement
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import Metric
+from pytest_llmperf.model.result import Comparison, Measurement
 from pytest_llmperf.verdict.gate import Gate, Tolerance
 from pytest_llmperf.verdict.noise import beyond
 

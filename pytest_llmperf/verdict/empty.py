@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_llmperf.result import CellRecord, Outcome, Status
+from pytest_llmperf.model.result import CellRecord, Outcome, Status
 
 _FINE = (Outcome.PASS, Outcome.IMPROVED, Outcome.UPDATED, Outcome.MEASURED)
 _UNMEASURED = (Outcome.OVERCAP, Outcome.CAPACITY_REGRESSION, Outcome.INVALID)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pytest_llmperf.baseline.schema import CellBaseline, Run
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS, Metric, metrics_of
-from pytest_llmperf.settings import Settings
+from pytest_llmperf.baseline.schema import ENOUGH_RUNS, CellBaseline, Run
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS, Metric, metrics_of
+from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.stats.distributions import normal_quantile, sidak
 from pytest_llmperf.verdict import words
-from pytest_llmperf.verdict.noise import ENOUGH_RUNS, fit_spread, quantile, tolerance
+from pytest_llmperf.verdict.noise import fit_spread, quantile, tolerance
 
 FALSE_ALARM = 0.01
 """Chance that any cell of a matrix in which nothing changed is called worse."""

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import HEADLINE, METRICS, metrics_of
-from pytest_llmperf.result import CellRecord, Comparison, Measurement, Notice, Outcome, Status
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import HEADLINE, METRICS, metrics_of
+from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Notice, Outcome, Status
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import compare, usable
 from pytest_llmperf.verdict.gate import Gate

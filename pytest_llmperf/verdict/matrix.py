@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pytest_llmperf.grid import Cell, format_tokens
-from pytest_llmperf.metrics import METRICS, Metric
-from pytest_llmperf.result import CellRecord
+from pytest_llmperf.baseline.schema import ENOUGH_RUNS
+from pytest_llmperf.model.grid import Cell, format_tokens
+from pytest_llmperf.model.metrics import METRICS, Metric
+from pytest_llmperf.model.result import CellRecord
 from pytest_llmperf.stats.distributions import Array, sidak, t_quantile
 from pytest_llmperf.verdict.gate import Gate
-from pytest_llmperf.verdict.noise import ENOUGH_RUNS, floor_of, fraction_worse
+from pytest_llmperf.verdict.noise import floor_of, fraction_worse
 
 Mask = NDArray[np.bool_]
 

@@ -11,7 +11,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pytest_llmperf.metrics import Metric
+from pytest_llmperf.baseline.schema import ENOUGH_RUNS
+from pytest_llmperf.model.metrics import Metric
 from pytest_llmperf.stats.distributions import (
     Array,
     digamma,
@@ -20,9 +21,6 @@ from pytest_llmperf.stats.distributions import (
     trigamma,
     trigamma_inverse,
 )
-
-ENOUGH_RUNS = 3
-"""Runs from which the noise between them is measured rather than assumed."""
 
 _LEAST_VARIANCE = 1e-12
 """Of logs; a millionth is what six stored digits resolve."""

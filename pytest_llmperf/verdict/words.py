@@ -6,9 +6,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_llmperf.baseline.schema import CellBaseline
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS, Metric
-from pytest_llmperf.result import CellRecord, Comparison, Outcome
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS, Metric
+from pytest_llmperf.model.result import CellRecord, Comparison, Outcome
 
 HEADINGS = ("metric", "baseline", "measured", "delta", "tolerance", "attempts", "verdict")
 _LEFT = ("metric", "attempts", "verdict")

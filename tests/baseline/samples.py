@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pytest_llmperf.baseline.schema import STORED, Baseline
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS
 
 SMALL = """\
 schema: 1

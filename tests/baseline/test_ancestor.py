@@ -12,8 +12,8 @@ import pytest
 
 from pytest_llmperf.baseline.ancestor import Imported, read_results
 from pytest_llmperf.baseline.file import dumps, loads
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.result import Measurement
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.result import Measurement
 
 SAMPLE = Path(__file__).parent.parent / "data" / "ancestor" / "llm_decode_bench-0.4.18.json"
 RAW: dict[str, Any] = json.loads(SAMPLE.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from pytest_llmperf.baseline import yamltext
 from pytest_llmperf.baseline.file import dumps, load, loads
 from pytest_llmperf.baseline.profiles import shipped
 from pytest_llmperf.baseline.schema import Baseline
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 from tests.baseline.samples import SMALL, awkward, baselines
 
 SHIPPED = sorted(shipped("baselines").glob("*.yaml"))

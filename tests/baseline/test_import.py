@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.baseline.file import load
-from pytest_llmperf.cli import BAD_INPUT, OK, main
+from pytest_llmperf.commands.main import BAD_INPUT, OK, main
 
 SAMPLE = Path(__file__).parent.parent / "data" / "ancestor" / "llm_decode_bench-0.4.18.json"
 

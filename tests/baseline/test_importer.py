@@ -11,7 +11,7 @@ from pytest_llmperf.baseline.file import dumps, load
 from pytest_llmperf.baseline.importer import RUN_ID, main, read_number, read_report
 from pytest_llmperf.baseline.profiles import shipped
 from pytest_llmperf.baseline.schema import STORED
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 
 REPORTS = Path(__file__).parent.parent / "data" / "reports"
 ROWS = {"rtxpro6k_x4": 64, "h200nvl_x2": 55}
@@ -195,7 +195,7 @@ def test_command_explains_a_file_it_cannot_read(capsys: pytest.CaptureFixture[st
 
 
 def test_stored_metrics_are_fields_of_a_measurement() -> None:
-    from pytest_llmperf.metrics import METRICS
-    from pytest_llmperf.result import Measurement
+    from pytest_llmperf.model.metrics import METRICS
+    from pytest_llmperf.model.result import Measurement
 
     assert set(METRICS) <= set(STORED) <= set(Measurement.model_fields)

@@ -9,7 +9,7 @@ from pytest_llmperf.baseline.match import Matching, compare
 from pytest_llmperf.baseline.profiles import shipped
 from pytest_llmperf.baseline.schema import Baseline
 from pytest_llmperf.engines.generic import Generic
-from pytest_llmperf.result import RunSettings, ServerInfo
+from pytest_llmperf.model.result import RunSettings, ServerInfo
 from tests.baseline.samples import SMALL
 
 BASELINE = loads(

@@ -13,7 +13,7 @@ from pytest_llmperf.baseline.profiles import (
     read_declared,
     shipped,
 )
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 from tests.baseline.samples import SMALL
 
 

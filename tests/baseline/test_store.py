@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.baseline import store
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 
 
 def names(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_llmperf.client.reader import ChunkReader, StreamFailed
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stream import StreamClient
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.settings import Connection
 from tests.support.scripted import Handler, Reply, Request, ScriptedServer
 
 PATH = "/v1/chat/completions"

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.http import Unreachable, explain_failure
-from pytest_llmperf.errors import ConfigError, ServerUnusable
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.settings import Connection
 from tests.support.scripted import Handler, Reply, Request, ScriptedServer
 
 KEY = "sk-very-secret"

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stream import StreamClient
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.settings import Connection
 from tests.client.driving import PATH, answering, drive, read, send, serving
 from tests.client.events import DONE, ROLE, STOP, counted, delta, usage, words
 from tests.support.scripted import Reply, Request, ScriptedServer

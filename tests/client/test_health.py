@@ -17,8 +17,8 @@ from pytest_llmperf.client.health import (
     client_bound,
 )
 from pytest_llmperf.client.stream import StreamClient
-from pytest_llmperf.result import ClientHealth
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.result import ClientHealth
+from pytest_llmperf.model.settings import Connection
 
 
 def watch(work: object, seconds: float = 0.3) -> ClientHealth:

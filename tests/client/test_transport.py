@@ -15,8 +15,8 @@ import trustme
 from pytest_llmperf.client.loop import run
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stream import StreamClient
-from pytest_llmperf.errors import ServerUnusable
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.errors import ServerUnusable
+from pytest_llmperf.model.settings import Connection
 from tests.client.driving import PATH, answering, drive, send, serving
 from tests.client.events import DONE, ROLE, STOP, counted, words
 from tests.support.scripted import Reply, Request, ScriptedServer

@@ -30,7 +30,7 @@ def _parses(words: list[str]) -> list[str] | None:
         return [sys.executable, "-m", "pytest"]
     if program == "llmperf":
         subcommand = words[1:2] if words[1] != "sim" else words[1:3]
-        return [sys.executable, "-m", "pytest_llmperf.cli", *subcommand]
+        return [sys.executable, "-m", "pytest_llmperf.commands.main", *subcommand]
     return None
 
 
@@ -87,7 +87,7 @@ def _prepare(project: Path, bin_folder: Path) -> dict[str, str]:
         shutil.copytree(ROOT / folder, project / folder, ignore=ignore)
     bin_folder.mkdir()
     stand_ins = {"pytest": f"{sys.executable} {small.__file__}"}
-    stand_ins["llmperf"] = f"{sys.executable} -m pytest_llmperf.cli"
+    stand_ins["llmperf"] = f"{sys.executable} -m pytest_llmperf.commands.main"
     stand_ins["python"] = sys.executable
     for name, command in stand_ins.items():
         script = bin_folder / name

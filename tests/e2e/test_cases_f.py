@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.measure.measurer import Measurer
-from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.model.metrics import METRICS
 from tests.e2e.project import QUICK, ROOT, SMALL, chat, eventually, models, started
 from tests.support.scripted import Handler, Reply, Request, ScriptedServer, chunk
 

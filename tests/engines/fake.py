@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pytest_llmperf.engines.cards import Card, read_cards
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import MetricsPage
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 
 CAPTURES = Path(__file__).parents[1] / "data" / "captures"
 NOT_FOUND = (404, '{"detail":"Not Found"}')

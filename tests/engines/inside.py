@@ -15,13 +15,13 @@ from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.engines.prometheus import parse
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure import measurer
 from pytest_llmperf.measure.decode import DecodeCell, Recording
 from pytest_llmperf.measure.measurer import Measurer
-from pytest_llmperf.result import Measurement
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement
+from pytest_llmperf.model.settings import Connection, Timing, Workload
 from pytest_llmperf.server.connect import Connected, connect
-from pytest_llmperf.settings import Connection, Timing, Workload
 
 T = TypeVar("T")
 

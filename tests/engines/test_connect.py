@@ -12,7 +12,7 @@ import pytest_llmperf.server.connect as connecting
 from pytest_llmperf.client.http import Unreachable
 from pytest_llmperf.engines import patient
 from pytest_llmperf.engines.identity import find_change
-from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
 from pytest_llmperf.server.connect import Connected, connect
 from tests.engines.fake import FakeApi, capture, models, run
 

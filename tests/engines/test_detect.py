@@ -8,7 +8,7 @@ import pytest
 
 from pytest_llmperf.engines.cards import Card
 from pytest_llmperf.engines.detect import ENGINES, detect, engine_named
-from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
 from tests.engines.fake import FakeApi, capture, card_of, run
 
 

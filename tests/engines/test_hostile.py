@@ -19,8 +19,8 @@ from pytest_llmperf.engines.detect import ENGINES, detect
 from pytest_llmperf.engines.generic import Generic
 from pytest_llmperf.engines.page import MetricsPage
 from pytest_llmperf.engines.vllm import Vllm
+from pytest_llmperf.model.settings import Connection
 from pytest_llmperf.server.connect import connect
-from pytest_llmperf.settings import Connection
 from tests.engines.fake import FakeApi, models, run
 from tests.support.scripted import Reply, Request, ScriptedServer
 

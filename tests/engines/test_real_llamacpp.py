@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from pytest_llmperf.engines.base import Gauges
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.asking import OVERLAP_TOKENS
 from pytest_llmperf.measure.counting import count
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import ServerInfo
 from pytest_llmperf.server.connect import Connected
 from tests.engines.fake import run
 from tests.engines.inside import ask, gauges_of, measure, reach, wait_for_load

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.engines.base import Gauges
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.asking import OVERLAP_TOKENS
 from pytest_llmperf.measure.counting import count
 from pytest_llmperf.measure.window import bin_tokens
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.server.connect import Connected
 from tests.engines.inside import ask, measure, reach, wait_for_load
 from tests.engines.job import run_job

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmperf.engines.cards import Card
 from pytest_llmperf.engines.sglang import SgLang
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 from tests.engines.fake import describe, make, run
 
 ONE: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.engines.cards import Card
 from pytest_llmperf.engines.vllm import Vllm
-from pytest_llmperf.result import ServerInfo
+from pytest_llmperf.model.result import ServerInfo
 from tests.engines.fake import capture, card_of, describe, make, run
 
 V0 = (

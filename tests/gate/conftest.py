@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.measurer import Measurer
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement, RunResult
 from pytest_llmperf.report.json import read
-from pytest_llmperf.result import Measurement, RunResult
 from pytest_llmperf.sim.process import start
 from tests.e2e.conftest import perf  # noqa: F401
 from tests.e2e.project import ROOT

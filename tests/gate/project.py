@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf import update
+from pytest_llmperf.baseline import update
 from pytest_llmperf.baseline.file import Loaded, loads
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import CellRecord, Measurement, RunResult
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import CellRecord, Measurement, RunResult
 
 SHORT = ["--llm-duration=0.4", "--llm-settle=0.1", "--llm-max-tokens=1024"]
 GRID = ["--llm-contexts=512", "--llm-concurrency=1,2"]

@@ -12,11 +12,11 @@ import pytest
 
 from pytest_llmperf.baseline.profiles import shipped
 from pytest_llmperf.client.api import ServerApi
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import CellRecord, Measurement, Outcome, Status
+from pytest_llmperf.model.settings import Connection, Settings
 from pytest_llmperf.progress.board import Board
-from pytest_llmperf.result import CellRecord, Measurement, Outcome, Status
-from pytest_llmperf.settings import Connection, Settings
 from pytest_llmperf.stats.distributions import normal_quantile, sidak, t_quantile
 from pytest_llmperf.verdict import fails
 from pytest_llmperf.verdict.ab import Pair, PairGate, judge_pairs, needs_confirmation

@@ -9,10 +9,10 @@ import re
 import pytest
 
 from pytest_llmperf.baseline.file import load
-from pytest_llmperf.cli import main
+from pytest_llmperf.commands.main import main
 from pytest_llmperf.measure.measurer import Measurer
+from pytest_llmperf.model.result import RunResult, Status
 from pytest_llmperf.report.json import dumps, read
-from pytest_llmperf.result import RunResult, Status
 from tests.gate.project import CELLS, GRID, LAB, SHORT, WIDE, words, write_profile
 
 WIDE_OF_COMPARE = [option.replace("--llm-", "--") for option in WIDE]

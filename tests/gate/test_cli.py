@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.cli import _parser, main
+from pytest_llmperf.commands.main import _parser, main
+from pytest_llmperf.model.result import Measurement, Outcome, RunResult, Status
 from pytest_llmperf.report.json import dumps
-from pytest_llmperf.result import Measurement, Outcome, RunResult, Status
 from tests.gate.project import faster, profile_text
 from tests.support.results import published_run
 
@@ -312,13 +312,13 @@ def test_every_argument_is_explained() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "pytest_llmperf.cli report a.json",
-        "pytest_llmperf.cli compare a.json a.json",
-        "pytest_llmperf.cli schema",
-        "pytest_llmperf.cli profiles",
-        "pytest_llmperf.cli --help",
-        "pytest_llmperf.cli report --help",
-        "pytest_llmperf.cli sim residuals h200nvl_x2",
+        "pytest_llmperf.commands.main report a.json",
+        "pytest_llmperf.commands.main compare a.json a.json",
+        "pytest_llmperf.commands.main schema",
+        "pytest_llmperf.commands.main profiles",
+        "pytest_llmperf.commands.main --help",
+        "pytest_llmperf.commands.main report --help",
+        "pytest_llmperf.commands.main sim residuals h200nvl_x2",
         "pytest_llmperf.sim residuals h200nvl_x2",
     ],
 )
@@ -343,7 +343,7 @@ def test_a_terminal_that_takes_no_umlaut_or_none_at_all_changes_no_verdict(
     assert run.server is not None
     model = run.server.model_copy(update={"model": "mödel", "model_root": None})
     write(run.model_copy(update={"server": model}), results / "u.json")
-    command = f"{sys.executable} -m pytest_llmperf.cli compare u.json u.json {redirect}"
+    command = f"{sys.executable} -m pytest_llmperf.commands.main compare u.json u.json {redirect}"
     done = subprocess.run(
         command,
         shell=True,
@@ -400,7 +400,7 @@ def test_sim_is_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_heavy_is_imported_for_a_small_command() -> None:
     """`llmperf --version` answers at once."""
     code = (
-        "import sys; from pytest_llmperf.cli import _parser; _parser(); "
+        "import sys; from pytest_llmperf.commands.main import _parser; _parser(); "
         "print(sorted({'numpy', 'pydantic', 'httpx', 'yaml', 'pytest'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)

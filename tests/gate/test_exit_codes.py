@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.baseline.file import load
-from pytest_llmperf.result import RunResult
+from pytest_llmperf.model.result import RunResult
 from tests.gate.project import GRID, LAB, SHORT, WIDE, words, write_profile
 
 

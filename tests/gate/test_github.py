@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.model.result import Outcome, RunResult
 from pytest_llmperf.report.github import ANNOTATIONS, annotate, append_summary
 from pytest_llmperf.report.markdown import JOB_SUMMARY_BYTES
-from pytest_llmperf.result import Outcome, RunResult
 from tests.gate.project import LAB, WIDE, words, write_profile
 from tests.support.results import SECRET, change, published_run, troubled_run
 

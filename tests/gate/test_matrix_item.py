@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_llmperf.result import RunResult
+from pytest_llmperf.model.result import RunResult
 from tests.gate.project import CELLS, GRID, LAB, WIDE, words, write_profile
 
 THREE = (0.99, 1.0, 1.01)

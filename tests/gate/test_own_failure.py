@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_llmperf.result import RunResult
+from pytest_llmperf.model.result import RunResult
 from tests.gate.project import GRID, LAB, SHORT, WIDE, words, write_profile
 
 OWN = """

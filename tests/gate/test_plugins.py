@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.result import RunResult
+from pytest_llmperf.model.result import RunResult
 from tests.gate.project import CELLS, GRID, LAB, SHORT, WIDE, run_pytest, words, write_profile
 
 

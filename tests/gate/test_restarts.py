@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.model.result import CellRecord, Outcome, RunResult
 from pytest_llmperf.report.json import read
-from pytest_llmperf.result import CellRecord, Outcome, RunResult
 from pytest_llmperf.server import starter
 from pytest_llmperf.sim.parameters import parse_spec
 from tests.e2e.project import alive, eventually, started

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.client.loop import run
-from pytest_llmperf.errors import ConfigError, ServerUnusable
+from pytest_llmperf.model.errors import ConfigError, ServerUnusable
 from pytest_llmperf.server.serve import ServerProcess, place, split
 from pytest_llmperf.sim.parameters import parse_spec, with_seed
 from tests.e2e.project import alive, eventually, started

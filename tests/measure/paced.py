@@ -13,8 +13,8 @@ from math import inf
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.engines.base import Gauges, Message
 from pytest_llmperf.measure.measurer import Measurer
-from pytest_llmperf.result import ServerInfo
-from pytest_llmperf.settings import Connection, Timing, Workload
+from pytest_llmperf.model.result import ServerInfo
+from pytest_llmperf.model.settings import Connection, Timing, Workload
 from tests.support.scripted import Reply, Request, ScriptedServer, chunk
 
 PATH = "/v1/chat/completions"

@@ -18,7 +18,6 @@ from pytest_llmperf.engines.base import Gauges
 from pytest_llmperf.engines.cards import Card
 from pytest_llmperf.engines.page import MetricsPage
 from pytest_llmperf.engines.sglang import SgLang
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure import validity
 from pytest_llmperf.measure.asking import OVERLAP_TOKENS, is_warm
 from pytest_llmperf.measure.events import CellProgress
@@ -26,8 +25,9 @@ from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.memory import Memory
 from pytest_llmperf.measure.prompts import PromptMaker
 from pytest_llmperf.measure.requests import RequestForm
-from pytest_llmperf.result import Measurement, ServerInfo, Status
-from pytest_llmperf.settings import Connection, Workload
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement, ServerInfo, Status
+from pytest_llmperf.model.settings import Connection, Workload
 from tests.measure.paced import (
     PATH,
     QUICK,

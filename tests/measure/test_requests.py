@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf.measure.prompts import Prompt
 from pytest_llmperf.measure.requests import RequestForm, named_limit, too_long
-from pytest_llmperf.settings import Workload
+from pytest_llmperf.model.settings import Workload
 
 PROMPT = Prompt(8, 8, "hello")
 

@@ -16,11 +16,11 @@ from statistics import median
 import pytest
 
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure import validity
 from pytest_llmperf.measure.localload import LocalLoad
-from pytest_llmperf.result import Measurement, ServerInfo, Status
-from pytest_llmperf.settings import Workload
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement, ServerInfo, Status
+from pytest_llmperf.model.settings import Workload
 from tests.measure.paced import (
     QUICK,
     FakeEngine,

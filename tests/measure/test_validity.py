@@ -14,7 +14,7 @@ from pytest_llmperf.measure.gauges import Edges
 from pytest_llmperf.measure.repetition import identical, loops
 from pytest_llmperf.measure.summary import Decoded, figures, server_side, summarise
 from pytest_llmperf.measure.validity import admitted, failure, invalid, is_buffered, notices
-from pytest_llmperf.result import ClientHealth, ServerInfo
+from pytest_llmperf.model.result import ClientHealth, ServerInfo
 from tests.measure.recorded import request, stream
 
 PLAIN = ServerInfo(engine="test", model="m", speculative=False)

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.result import Measurement
-from pytest_llmperf.settings import Workload
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement
+from pytest_llmperf.model.settings import Workload
 from tests.measure.paced import FakeEngine, Paced, gauges_of, measuring, tokens_of
 
 MAX_TOKENS = 20

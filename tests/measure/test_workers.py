@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.errors import ServerUnusable
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure import remoteload, validity
 from pytest_llmperf.measure.events import Invalid
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.recordpack import pack, unpack
 from pytest_llmperf.measure.remoteload import RemoteLoad
-from pytest_llmperf.result import Measurement, Status
-from pytest_llmperf.settings import Connection
+from pytest_llmperf.model.errors import ServerUnusable
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Measurement, Status
+from pytest_llmperf.model.settings import Connection
 from tests.measure.paced import PATH, QUICK, Paced, measuring, quick_threads
 from tests.measure.recorded import request
 from tests.support.scripted import ScriptedServer

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.fixture import _publish
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import CellRecord, Comparison, Measurement, Outcome, Status
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Outcome, Status
+from pytest_llmperf.run.fixture import _publish
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = CellRecord(

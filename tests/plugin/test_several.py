@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.run.series import Series
 from pytest_llmperf.run.workers import own_url
-from pytest_llmperf.settings import Settings
 
 
 def worker(name: str) -> Any:

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from pytest_llmperf.grid import Cell
 from pytest_llmperf.measure.events import CellProgress
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Capacity, Measurement, Status
 from pytest_llmperf.progress.board import Board, describe, spell
 from pytest_llmperf.progress.show import Show
-from pytest_llmperf.result import Capacity, Measurement, Status
 
 CELLS = [Cell("decode", 8192, n) for n in (1, 2, 4)]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pytest_llmperf.model.result import Notice, RunResult, ServerInfo
 from pytest_llmperf.report import json as results
 from pytest_llmperf.report.html import render
-from pytest_llmperf.result import Notice, RunResult, ServerInfo
 from tests.support.results import SECRET, published_run, report_rows, troubled_run
 
 VOID = {"meta", "link", "input", "br"}

@@ -10,11 +10,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.result import RunResult
 from pytest_llmperf.report import json as results
 from pytest_llmperf.report.files import write_atomically
 from pytest_llmperf.report.publish import publish
-from pytest_llmperf.result import RunResult
 from tests.support.results import SECRET, published_run, troubled_run
 
 SCHEMA_FILE = Path(results.__file__).with_name("results.schema.json")

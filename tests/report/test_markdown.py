@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from markdown_it import MarkdownIt
 
+from pytest_llmperf.model.result import RunResult, ServerInfo
 from pytest_llmperf.report.markdown import escape, render
-from pytest_llmperf.result import RunResult, ServerInfo
 from tests.support.results import SECRET, published_run, report_rows, troubled_run
 
 HOSTILE = "x|y\n# pwn <script>alert(1)</script> [a](http://evil) `@team` **b** ~~c~~ &lt;"

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from pytest_llmperf.model.result import Notice, Outcome, RunResult
 from pytest_llmperf.report.terminal import plain, render
-from pytest_llmperf.result import Notice, Outcome, RunResult
 from tests.support.results import SECRET, change, published_run, report_rows, troubled_run
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.baseline.profiles import shipped
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.sim.calibrate import calibrate
 from pytest_llmperf.sim.expected import Fit, expected, residuals
 from pytest_llmperf.sim.parameters import Band, Slow, Variation

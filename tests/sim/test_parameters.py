@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.sim.__main__ import main
 from pytest_llmperf.sim.parameters import (
     PARAMETERS,

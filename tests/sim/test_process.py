@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.sim.process import start
 from tests.sim.serving import FAST, chat, client, complete, serving, wait_for
 

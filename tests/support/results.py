@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.grid import Cell, parse_tokens
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import (
+from pytest_llmperf.model.grid import Cell, parse_tokens
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import (
     Capacity,
     CellRecord,
     ClientHealth,

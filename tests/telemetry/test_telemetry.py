@@ -12,8 +12,8 @@ import pytest
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.profiles import shipped
+from pytest_llmperf.model.result import Measurement, RunSettings, ServerInfo, Status
 from pytest_llmperf.report.fields import fields
-from pytest_llmperf.result import Measurement, RunSettings, ServerInfo, Status
 from pytest_llmperf.server import telemetry as module
 from pytest_llmperf.server.telemetry import Telemetry, Watched, is_here, open_telemetry
 from tests.telemetry.nvml import GIB, FakeGpu, FakeNvml

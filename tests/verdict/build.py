@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from pytest_llmperf.baseline.schema import CellBaseline
-from pytest_llmperf.grid import Cell, Grid
-from pytest_llmperf.result import Measurement
-from pytest_llmperf.settings import Settings
+from pytest_llmperf.model.grid import Cell, Grid
+from pytest_llmperf.model.result import Measurement
+from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.verdict import Gate
 
 GRID = Grid((8192, 16384, 32768), (1, 4, 16, 64), (8192, 16384, 32768))

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import Outcome
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import Outcome
 from pytest_llmperf.verdict import fails, judge, why_empty
 from tests.verdict.build import CELL, PREFILL, TRUTH, gate, measured, unchecked, verdict_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.result import CellRecord, Outcome
+from pytest_llmperf.model.result import CellRecord, Outcome
 from pytest_llmperf.verdict import why_empty
 from tests.verdict.test_judge import over_capacity
 

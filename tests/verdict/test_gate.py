@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.grid import Cell, Grid
-from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.model.grid import Cell, Grid
+from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.stats.distributions import sidak
 from tests.verdict.build import CELL, GRID, PREFILL, gate, stored
 

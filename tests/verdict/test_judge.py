@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.baseline.schema import CellBaseline, OverCapacity, Run
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.result import Capacity, Measurement, Notice, Outcome
-from pytest_llmperf.settings import Settings
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Capacity, Measurement, Notice, Outcome
+from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.verdict import Gate, fails, judge, needs_confirmation
 from tests.verdict.build import (
     CELL,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_llmperf.grid import Cell, Grid
-from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.model.grid import Cell, Grid
+from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.verdict import Gate, MatrixVerdict, judge, judge_matrix
 from pytest_llmperf.verdict.matrix import groups, shift_of
 from tests.verdict.build import GRID, gate, measured, stored

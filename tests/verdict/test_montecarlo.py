@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.baseline.schema import CellBaseline
-from pytest_llmperf.result import Measurement
-from pytest_llmperf.settings import Settings
+from pytest_llmperf.model.result import Measurement
+from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.verdict import Gate, judge, judge_matrix, needs_confirmation
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "montecarlo.py"

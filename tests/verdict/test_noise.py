@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.stats.distributions import t_quantile
 from pytest_llmperf.verdict.noise import beyond, fit_spread, noise, quantile, tolerance
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from pytest_llmperf.baseline.file import Loaded, loads
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.result import (
+from pytest_llmperf.baseline.update import Decision, Plan, apply, plan
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import (
     Capacity,
     CellRecord,
     Comparison,
@@ -19,7 +20,6 @@ from pytest_llmperf.result import (
     ServerInfo,
     Status,
 )
-from pytest_llmperf.update import Decision, Plan, apply, plan
 from tests.baseline.samples import SMALL
 
 LAB = Loaded(Path("lab.yaml"), SMALL, loads(SMALL, "x"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_llmperf.grid import Phase
+from pytest_llmperf.model.grid import Phase
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf import update
+from pytest_llmperf.baseline import update
 from pytest_llmperf.baseline.file import Loaded, loads
 from pytest_llmperf.baseline.file import read as read_baseline
 from pytest_llmperf.baseline.match import compare as match
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import CellRecord, Measurement, Notice, RunResult
+from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.report.json import read as read_results
-from pytest_llmperf.result import CellRecord, Measurement, Notice, RunResult
-from pytest_llmperf.settings import Settings
 from pytest_llmperf.verdict import Gate, MatrixVerdict, fails, judge, judge_matrix, why_empty
 
 _BASELINE = (".yaml", ".yml")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.grid import Cell, Grid, format_tokens, parse_tokens
+from pytest_llmperf.model.grid import Cell, Grid, format_tokens, parse_tokens
 
 
 @pytest.mark.parametrize(

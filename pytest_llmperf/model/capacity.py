@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.choices import CapacityMode, PromptMode
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.result import Capacity, ServerInfo
+from pytest_llmperf.model.choices import CapacityMode, PromptMode
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.result import Capacity, ServerInfo
 
 TRIM_SHARE = 0.03
 """A prefill context this share above the model's limit is trimmed rather than left out."""

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import pytest
 
-from pytest_llmperf.choices import CapacityMode, Endpoint, PromptMode, UpdateMode
-from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.choices import CapacityMode, Endpoint, PromptMode, UpdateMode
+from pytest_llmperf.model.errors import ConfigError
 
 Kind = Literal["text", "number", "flag", "list"]
 """``list`` options may be given more than once; their values are split at commas on demand."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.baseline.profiles import shipped
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.options import OPTIONS
+from pytest_llmperf.config.options import OPTIONS
+from pytest_llmperf.model.errors import ConfigError
 
 _CONFIG = "pytest.ini"
 _EXAMPLE = "llmperf.ini.example"

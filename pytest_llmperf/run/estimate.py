@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pytest_llmperf.grid import Cell, in_order
+from pytest_llmperf.model.grid import Cell, in_order
 
 ASSUMED_PREFILL_TOK_S = 5000.0
 """Where no baseline says how fast this server prefills."""

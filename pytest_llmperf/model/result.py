@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pytest_llmperf.grid import Cell, Phase
+from pytest_llmperf.model.grid import Cell, Phase
 
 SCHEMA = 1
 """Version of the results file."""

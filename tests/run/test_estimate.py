@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmperf.estimate import CELL_OVERHEAD_S, WARM_UP_CONTEXT, estimate_seconds
-from pytest_llmperf.grid import Cell
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.run.estimate import CELL_OVERHEAD_S, WARM_UP_CONTEXT, estimate_seconds
 
 FAST = {8192: 1e9}
 

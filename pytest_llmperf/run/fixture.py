@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.grid import Cell, parse_tokens
-from pytest_llmperf.metrics import METRICS
+from pytest_llmperf.model.grid import Cell, parse_tokens
+from pytest_llmperf.model.metrics import METRICS
 
 if TYPE_CHECKING:
-    from pytest_llmperf.result import CellRecord, Measurement
+    from pytest_llmperf.model.result import CellRecord, Measurement
     from pytest_llmperf.run.session import Run
     from pytest_llmperf.verdict import MatrixVerdict
 

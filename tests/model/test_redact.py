@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.redact import MARK, redact, redact_all
+from pytest_llmperf.model.redact import MARK, redact, redact_all
 
 SECRET = "q7Zp-K2mV9xW4tLr"
 

@@ -9,9 +9,9 @@ import pytest
 MARK = "=> "
 CONFTEST = r"""
 import pytest
-from pytest_llmperf.errors import LlmPerfError
-from pytest_llmperf.options import Values, list_given
-from pytest_llmperf.resolve import read_connection, read_settings
+from pytest_llmperf.model.errors import LlmPerfError
+from pytest_llmperf.config.options import Values, list_given
+from pytest_llmperf.config.resolve import read_connection, read_settings
 
 def pytest_sessionfinish(session):
     values = Values(session.config, {profile})

@@ -14,6 +14,7 @@ from pytest_llmperf.baseline import facts, store
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.schema import (
+    ENOUGH_RUNS,
     KEEP_RUNS,
     STORED,
     Baseline,
@@ -22,12 +23,11 @@ from pytest_llmperf.baseline.schema import (
     Run,
 )
 from pytest_llmperf.baseline.splice import rewrite
-from pytest_llmperf.choices import UpdateMode
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import Cell
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.result import CellRecord, Comparison, Measurement, RunResult, Status
-from pytest_llmperf.verdict.noise import ENOUGH_RUNS
+from pytest_llmperf.model.choices import UpdateMode
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, RunResult, Status
 
 Action = Literal["accepted", "kept", "refused", "pruned"]
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.capacity import fits, prefill_tokens
-from pytest_llmperf.choices import CapacityMode
-from pytest_llmperf.grid import Cell, parse_tokens
-from pytest_llmperf.result import Capacity, ServerInfo
+from pytest_llmperf.model.capacity import fits, prefill_tokens
+from pytest_llmperf.model.choices import CapacityMode
+from pytest_llmperf.model.grid import Cell, parse_tokens
+from pytest_llmperf.model.result import Capacity, ServerInfo
 
 K = 1024
-REPORTS = Path(__file__).parent / "data" / "reports"
+REPORTS = Path(__file__).parent.parent / "data" / "reports"
 
 
 def server(**known: Any) -> ServerInfo:

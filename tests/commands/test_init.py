@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.baseline.profiles import shipped
-from pytest_llmperf.init import config_text, write_project
-from pytest_llmperf.options import OPTIONS
+from pytest_llmperf.commands.init import config_text, write_project
+from pytest_llmperf.config.options import OPTIONS
 
 
 def names(folder: Path) -> list[str]:

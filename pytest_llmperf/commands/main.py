@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_llmperf import __version__
-from pytest_llmperf.errors import ConfigError, LlmPerfError
-from pytest_llmperf.pipe import end_with_reader
+from pytest_llmperf.model.errors import ConfigError, LlmPerfError
+from pytest_llmperf.model.pipe import end_with_reader
 
 if TYPE_CHECKING:
-    from pytest_llmperf.result import RunResult
+    from pytest_llmperf.model.result import RunResult
 
 OK, BAD_INPUT = 0, 4
 """Exit codes: as pytest's own for passed and usage error."""
@@ -151,7 +151,7 @@ def _add_outputs(parser: argparse.ArgumentParser) -> None:
 
 def init(options: argparse.Namespace) -> int:
     """Write a user's project."""
-    from pytest_llmperf.init import write_project
+    from pytest_llmperf.commands.init import write_project
 
     written = write_project(options.folder)
     for what in ("created", "changed", "kept"):
@@ -174,9 +174,9 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Judge results without a server."""
-    from pytest_llmperf.compare import compare as judge
-    from pytest_llmperf.resolve import parse_gates, parse_tolerances
-    from pytest_llmperf.settings import Settings
+    from pytest_llmperf.commands.compare import compare as judge
+    from pytest_llmperf.config.resolve import parse_gates, parse_tolerances
+    from pytest_llmperf.model.settings import Settings
 
     settings = Settings(
         tolerances=parse_tolerances(options.tolerance),

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_llmperf.choices import UpdateMode
-from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.grid import DEFAULT_GRID, Cell, Grid, parse_tokens
-from pytest_llmperf.metrics import METRICS
-from pytest_llmperf.options import BY_STEM, Values, bad_value
-from pytest_llmperf.settings import Connection, Settings, Timing, Workload
+from pytest_llmperf.config.options import BY_STEM, Values, bad_value
+from pytest_llmperf.model.choices import UpdateMode
+from pytest_llmperf.model.errors import ConfigError
+from pytest_llmperf.model.grid import DEFAULT_GRID, Cell, Grid, parse_tokens
+from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.model.settings import Connection, Settings, Timing, Workload
 
 T = TypeVar("T")
 

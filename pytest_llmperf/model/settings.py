@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.choices import CapacityMode, Endpoint, PromptMode, UpdateMode
-from pytest_llmperf.grid import DEFAULT_GRID, Grid
+from pytest_llmperf.model.choices import CapacityMode, Endpoint, PromptMode, UpdateMode
+from pytest_llmperf.model.grid import DEFAULT_GRID, Grid
 
 METHOD = 1
 """Version of the measurement definitions; a change of meaning of any number raises it."""

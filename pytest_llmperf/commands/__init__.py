@@ -1,0 +1,1 @@
+"""The ``llmperf`` command: what needs no pytest session."""

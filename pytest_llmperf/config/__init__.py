@@ -1,0 +1,1 @@
+"""Command line, markers, profile and ini -> frozen ``Settings``."""

@@ -1,0 +1,1 @@
+"""What passes between the parts: cells, settings, results, errors. Imports no other part."""
