@@ -168,7 +168,7 @@ class OverCapacity(Strict):
 class CellBaseline(Strict):
     """One cell: its runs, and per metric one value a run, None where that run lacks it.
 
-    Metric names are fields of ``result.Measurement``.
+    Metric names are fields of ``Measurement`` (``model.result``).
     """
 
     runs: list[RunId] = Field(min_length=1)
