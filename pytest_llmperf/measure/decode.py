@@ -19,6 +19,7 @@ from pytest_llmperf.measure.prompts import Prompt
 from pytest_llmperf.measure.ramp import Ramp
 from pytest_llmperf.measure.requests import no_room
 from pytest_llmperf.measure.setup import Setup
+from pytest_llmperf.measure.validity import failure
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.result import ClientHealth
 
@@ -77,8 +78,10 @@ class DecodeCell:
             except PromptTooLong as error:
                 refusal: str | None = str(error)
             else:
-                recording = await self._measure(prompts, scout)
-                refusal = _refusal(recording.records)
+                refusal = await self._warm_up(prompts, scout)
+                if refusal is None:
+                    recording = await self._measure(prompts, scout)
+                    refusal = _refusal(recording.records)
             if refusal is None:
                 return recording
             shortened = attempt == 1 and self._asker.shorten(
@@ -129,30 +132,39 @@ class DecodeCell:
 
     # Ramp, window, close
 
-    async def _measure(self, prompts: list[Prompt], scout: Answer) -> Recording:
-        form, timing = self._memory.form, self._timing
+    async def _warm_up(self, prompts: list[Prompt], scout: Answer) -> str | None:
+        """Before the first decode cell of a server start: a load like this cell's, unmeasured.
+
+        What a first load meets (clocks that rise, memory and kernels that are used for the first
+        time) is no cell's; and a cell run alone is measured as warm as within its matrix. Returns
+        the server's words if it has no room for a request.
+        """
+        seconds = min(self._timing.warm_load_s, self._timing.duration_s)
+        if self._memory.loaded or not seconds:
+            return None
         limit_s = self._ramp_limit(scout.ttft)
-        body = {
-            id(prompt): json.dumps(form.body(prompt, self._setup.workload.max_tokens)).encode()
-            for prompt in prompts
-        }
-        load = self._setup.make_load(
-            form.path,
-            [body[id(prompt)] for prompt in prompts],
-            limit_s + timing.duration_s + timing.stall_s,
-        )
+        load = self._make_load(prompts, limit_s + seconds)
+        try:
+            await self._settle(load, limit_s, "scout")
+            if not load.progress().failed:
+                await asyncio.sleep(seconds)
+        finally:
+            records, _ = await load.finish()
+            await self._abort(records)
+        await self._watch.drain(self._timing.drain_s)
+        refusal = _refusal(records)
+        if refusal is None and (words := failure(records)):
+            raise Invalid(words)
+        self._memory.loaded = refusal is None
+        return refusal
+
+    async def _measure(self, prompts: list[Prompt], scout: Answer) -> Recording:
+        timing = self._timing
+        limit_s = self._ramp_limit(scout.ttft)
+        load = self._make_load(prompts, limit_s + timing.duration_s)
         before = await self._watch.scrape()
         try:
-            await load.open()
-            async with self._polling(0.2):
-                began = time.monotonic()
-                await load.start()
-                await Ramp(load, self._watch, self._memory, self._cell.concurrency).settle(
-                    timing.settle_s,
-                    limit_s,
-                    lambda reason: self._setup.over_capacity(self._cell, reason),
-                    lambda progress: self._look("ramp", began, limit_s, progress),
-                )
+            await self._settle(load, limit_s, "ramp")
             t0 = time.monotonic()
             t1 = t0 + timing.duration_s
             first, last = await self._run_window(load, t0, t1)
@@ -174,6 +186,29 @@ class DecodeCell:
             warm=self._warm,
             drained=await self._close(),
         )
+
+    def _make_load(self, prompts: list[Prompt], seconds: float) -> Load:
+        """A stream for each prompt, that a first token reaches within these seconds and a stall."""
+        form = self._memory.form
+        body = {
+            id(prompt): json.dumps(form.body(prompt, self._setup.workload.max_tokens)).encode()
+            for prompt in prompts
+        }
+        bodies = [body[id(prompt)] for prompt in prompts]
+        return self._setup.make_load(form.path, bodies, seconds + self._timing.stall_s)
+
+    async def _settle(self, load: Load, limit_s: float, step: Step) -> None:
+        """Start the streams, and return once all of them run."""
+        await load.open()
+        async with self._polling(0.2):
+            began = time.monotonic()
+            await load.start()
+            await Ramp(load, self._watch, self._memory, self._cell.concurrency).settle(
+                self._timing.settle_s,
+                limit_s,
+                lambda reason: self._setup.over_capacity(self._cell, reason),
+                lambda progress: self._look(step, began, limit_s, progress),
+            )
 
     async def _run_window(
         self, load: Load, t0: float, t1: float

@@ -161,7 +161,7 @@ class Measurer:
         timing = self._setup.timing
         first = asker.first_token_limit(cell.context)
         prompts = cell.concurrency if self._setup.workload.prompts == "distinct" else 1
-        waits = 2 * timing.drain_s + timing.duration_s + timing.stall_s + 6 * timing.settle_s
+        waits = 2 * timing.drain_s + timing.duration_s + timing.stall_s + 9 * timing.settle_s
         return 60 + 2 * waits + first * (4 + 2 * prompts)
 
     async def find_change(self) -> str:

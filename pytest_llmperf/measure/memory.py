@@ -22,6 +22,8 @@ class Memory:
     """Context -> seconds to the first token of a cold request."""
     warmed_up: bool = False
     """The session's discarded prefill is done."""
+    loaded: bool = False
+    """The server has decoded under load: the session's first decode cell is behind it."""
     gauge_moves: bool | None = None
     """Whether the running gauge follows our load; None while unknown."""
     one_cache: bool | None = None

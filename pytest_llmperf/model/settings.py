@@ -47,6 +47,9 @@ class Timing:
     stall_s: float = 30.0
     """A stream without a token for this long, after its first one, has failed."""
     drain_s: float = 30.0
+    warm_load_s: float = 5.0
+    """Unmeasured load before the first decode cell of a server start; never longer than a window,
+    and 0 for none."""
     first_token_s: float | None = None
     """Deadline for a first token; None scales it with the context."""
 

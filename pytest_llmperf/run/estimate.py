@@ -20,6 +20,7 @@ def estimate_seconds(
     duration_s: float,
     settle_s: float,
     prefill_tok_s: Mapping[int, float] | None = None,
+    warm_load_s: float = 0.0,
 ) -> float:
     """Wall time in seconds, for cells that fit, measured once each.
 
@@ -29,13 +30,17 @@ def estimate_seconds(
         settle_s: steady load before a window opens.
         prefill_tok_s: prefill rate by context, from a baseline; the nearest context stands in
             for one that is missing.
+        warm_load_s: load before the first decode cell, at most as long as a window.
     """
-    total, warm, warmed_up = 0.0, set(), False
+    total, warm, warmed_up, loaded = 0.0, set(), False, False
     for cell in in_order(cells):
         cold = cell.context / _rate(cell.context, prefill_tok_s)
         total += CELL_OVERHEAD_S
         if cell.phase == "decode":
             total += settle_s + duration_s + (0.0 if cell.context in warm else cold)
+            if warm_load_s and not loaded:
+                total += settle_s + min(warm_load_s, duration_s)
+            loaded = True
         else:
             if not warmed_up:
                 total += WARM_UP_CONTEXT / _rate(WARM_UP_CONTEXT, prefill_tok_s)

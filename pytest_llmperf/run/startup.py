@@ -285,7 +285,9 @@ def _announce(
     timing = settings.timing
 
     def estimate(some: Iterable[Cell]) -> float:
-        return estimate_seconds(some, timing.duration_s, timing.settle_s, rates or None)
+        return estimate_seconds(
+            some, timing.duration_s, timing.settle_s, rates or None, timing.warm_load_s
+        )
 
     built.show.board.expect(fitting, estimate)
     seconds = estimate(fitting)

@@ -67,7 +67,7 @@ class Paced:
     """
 
     ttft: float | Callable[[int], float] = 0.02
-    step: float = 0.02
+    step: float | Callable[[int], float] = 0.02
     per_chunk: int = 1
     slots: int = 10_000
     usage: str = "continuous"
@@ -135,12 +135,13 @@ class Paced:
             await _sleep_until(arrived + self.role_at)
             await reply.event(chunk(role="assistant", content=""))
         first = arrived + (self.ttft(number) if callable(self.ttft) else self.ttft)
+        step = self.step(number) if callable(self.step) else self.step
         held: list[bytes] = []
         made = index = 0
         log = Logged(number, arrived, first)
         self.log.append(log)
         while made < wanted:
-            await _sleep_until(first + index * self.step)
+            await _sleep_until(first + index * step)
             if await reply.client_gone():
                 raise ConnectionError
             before, made, index = made, min(made + self.per_chunk, wanted), index + 1
@@ -234,7 +235,10 @@ def gauges_of(paced: Paced) -> Callable[[], Gauges]:
     )
 
 
-QUICK = Timing(duration_s=1.0, settle_s=0.2, stall_s=2.0, drain_s=1.0, first_token_s=1.0)
+QUICK = Timing(
+    duration_s=1.0, settle_s=0.2, stall_s=2.0, drain_s=1.0, first_token_s=1.0, warm_load_s=0.0
+)
+"""Without the load before a session's first decode cell."""
 
 
 @contextlib.contextmanager

@@ -21,6 +21,15 @@ def test_decode_cells_take_their_window_and_the_settling() -> None:
     )
 
 
+def test_the_first_decode_cell_takes_its_load_before_it_too() -> None:
+    """Settling and five seconds, or as long as a shorter window."""
+    cells = [Cell("decode", 8192, c) for c in (1, 2)]
+    for duration, load in ((30, 5), (3, 3)):
+        took = estimate_seconds(cells, duration, 2, FAST, 5.0)
+        expected = 2 * (duration + 2 + CELL_OVERHEAD_S) + 2 + load
+        assert took == pytest.approx(expected, abs=0.1)
+
+
 def test_a_context_is_prefilled_once_for_all_its_decode_cells() -> None:
     cells = [Cell("decode", 100_000, c) for c in (1, 2)]
     took = estimate_seconds(cells, 10, 2, {100_000: 10_000.0})
