@@ -20,7 +20,7 @@ def pytest_configure() -> None:
     step, pid, number = os.environ["LLMPERF_SABOTAGE"].split()
     strike = Strike(int(pid) or os.getpid(), int(number))
     if step == "start":
-        _before("pytest_llmperf.server.reach", "start", lambda *_: strike(0.2))
+        _before("pytest_llmperf.server.starter", "start_sim", lambda *_: strike(0.2))
     elif step == "connect":
         _before("pytest_llmperf.server.reach", "connect", lambda *_: strike())
     elif step == "finish":
