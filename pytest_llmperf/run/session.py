@@ -167,7 +167,7 @@ class Run:
         record = judge(cell, attempts, self._gate)
         while len(attempts) < ATTEMPTS and not self.stop_reason:
             can_restart = self.restarts.left > 0
-            if not needs_confirmation(record, can_restart):
+            if not needs_confirmation(record, can_restart) and not self._stores_gain(record):
                 break
             if can_restart and not await self._start_again(cell):
                 break
@@ -178,6 +178,13 @@ class Run:
             message = f"{record.message}\n{words.one_start(ours=self.restarts.ours)}"
             record = record.model_copy(update={"message": message})
         return record
+
+    def _stores_gain(self, record: CellRecord) -> bool:
+        """Whether an update would store it as better, for which it is to be as sure as for worse.
+        A run that is added to others is no level of its own."""
+        settings = self.settings
+        gained = record.outcome is Outcome.IMPROVED and settings.update_mode != "add"
+        return settings.update and gained and self._decide(record).action == "accepted"
 
     async def _start_again(self, cell: Cell) -> bool:
         """Go on with another start of the server; False where it does not come up."""
@@ -209,15 +216,17 @@ class Run:
 
     def _accept(self, record: CellRecord) -> CellRecord:
         """With --update-baselines a cell whose new values will be stored passes as UPDATED."""
-        decision = update.decide(
-            self.profile, record, self.settings.update_mode, self.settings.update_reason
-        )
+        decision = self._decide(record)
         if decision.action == "accepted":
             return record.model_copy(update={"outcome": Outcome.UPDATED, "failed": False})
         if record.failed:
             message = f"{record.message}\nnot accepted into the baseline: {decision.why}"
             return record.model_copy(update={"message": message})
         return record
+
+    def _decide(self, record: CellRecord) -> update.Decision:
+        settings = self.settings
+        return update.decide(self.profile, record, settings.update_mode, settings.update_reason)
 
     async def _look_after_server(self, measurement: Measurement) -> None:
         """If the server is gone after a failed cell, say so once instead of failing every later
