@@ -12,7 +12,8 @@ from pathlib import Path
 from pytest_llmperf.config.options import OPTIONS, Option
 from pytest_llmperf.model.metrics import METRICS, Metric
 from pytest_llmperf.sim import __main__ as sim
-from pytest_llmperf.sim.parameters import FAULTS, PARAMETERS
+from pytest_llmperf.sim.faults import FAULTS
+from pytest_llmperf.sim.parameters import PARAMETERS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -116,8 +117,41 @@ plays that one.
 
 {_table(("Parameter", ""), rows)}
 
-What is not said is as the profile has it. `slow_ctx`, `slow_conc` and `fault` may be repeated; what
-can go wrong is in [Faults](faults.md). Quote the URL in a shell: it holds `?` and `&`.
+What is not said is as the profile has it. `fault` may be repeated, and so may what holds for some
+contexts or concurrencies; what can go wrong is in [Faults](faults.md). Quote the URL in a shell: it
+holds `?` and `&`.
+
+## Noise
+
+Real servers are not as fast at every start, in every minute and with every text, and a gate has to
+live with that. Each kind of it has a parameter; they may be combined.
+
+| What real servers do | Parameter |
+| --- | --- |
+| The whole run is a little faster or slower | `noise_run=0.02` |
+| One and two streams are noisier than the rest | `noise_conc=1:0.1,2:0.1,4+:0.01` |
+| Each cell has noise of its own | `noise_cell=0.01` |
+| Most starts are alike, a few far off | `noise_cell=0.01&noise_tails=t3` |
+| One start in ten comes up 4 % slow | `slow_start=0.1:0.04` |
+| Speed drifts in the first ten minutes | `drift=0.02:600` |
+| After 90 s of idling it is 40 % slower for 30 s | `idle_fall=0.4:90:30` |
+| A GPU is throttled now and then | `throttle=0.1:0.2:5` |
+| Texts differ in how well they are drafted | `acceptance_spread=0.2` |
+| The prefix cache does not work | `prefix_cache=0` |
+| A proxy passes the stream on in bursts | `fault=buffer:16384` |
+
+A factor on speed is exp(spread x draw). The draws depend on `seed` and `start` alone, so a start can
+be had again. Every run of `--llm-runs`, and every further start that confirms a breach, is another
+`start` of the same seed. With `llmperf sim serve` the number is an option, which `--llm-serve` fills
+in:
+
+```console
+$ pytest perf_tests --llm-serve "llmperf sim serve --port {{port}} --noise-run 0.02 --seed {{run}} --start {{start}}"
+```
+
+Of the runs of one seed, `noise`, `noise_run`, `noise_conc`, `noise_cell`, `slow_start` and `drift`
+make starts differ; the others are met within each. What a right client must measure at a start is
+known without a clock, `acceptance_spread` apart, whose mean it is.
 
 For other clients it can be started by itself; every parameter is an option too:
 

@@ -36,7 +36,7 @@ from pytest_llmperf.run.versus import PairedRun
 from pytest_llmperf.run.workers import own_url, worker_id
 from pytest_llmperf.server.reach import Reached, reach
 from pytest_llmperf.server.telemetry import Telemetry, open_telemetry
-from pytest_llmperf.sim.parameters import is_spec
+from pytest_llmperf.sim import is_spec
 from pytest_llmperf.verdict import Gate
 from pytest_llmperf.verdict.ab import PAIRS, PairGate
 

@@ -20,7 +20,7 @@ from pytest_llmperf.server.connect import Connected, connect
 from pytest_llmperf.server.lock import ServerLock
 from pytest_llmperf.server.serve import READY_S, ServerProcess, place
 from pytest_llmperf.server.starter import CommandStarter, SimStarter, Starter
-from pytest_llmperf.sim.parameters import is_spec
+from pytest_llmperf.sim import is_spec
 
 
 @dataclass(frozen=True)

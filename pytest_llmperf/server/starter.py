@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_llmperf.server.serve import ServerProcess
-from pytest_llmperf.sim.parameters import with_seed
-from pytest_llmperf.sim.process import SimProcess
-from pytest_llmperf.sim.process import start as start_sim
+from pytest_llmperf.sim import SimProcess, with_start
+from pytest_llmperf.sim import start as start_sim
 
 
 class Starter(Protocol):
@@ -92,10 +91,10 @@ class SimStarter:
         self._handle: SimProcess | None = None
 
     def start(self, number: int) -> str:
-        # no two starts of a session draw alike, and a run without restarts draws what it did
-        draw = self._run - 1 + self._runs * (number - 1)
+        # no two starts of a session draw alike
+        start = self._run + self._runs * (number - 1)
         self._handle = start_sim(
-            with_seed(self._spec, draw), hardware=self._hardware, baselines=self._baselines
+            with_start(self._spec, start), hardware=self._hardware, baselines=self._baselines
         )
         return self._handle.url
 

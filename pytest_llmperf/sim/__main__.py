@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.pipe import end_with_reader
+from pytest_llmperf.sim.faults import FAULTS
 from pytest_llmperf.sim.parameters import (
     DEFAULT_PROFILE,
-    FAULTS,
     PARAMETERS,
     parse_parameters,
     parse_spec,

@@ -1,14 +1,103 @@
-"""Which faults hold when. Pure: the server does what they say."""
+"""What goes wrong, as a spec says it, and which of it holds when. Pure: the server does it.
+
+Faults are written ``fault=KIND[:VALUE][@WHEN[,WHEN]]`` and may be repeated. WHEN is
+``request:2`` (the second completion request; also ``2+`` and ``2-5``), ``token:50`` (once the
+request has made 50 tokens), ``total:5000`` (once the server has) or ``time:3`` (seconds after the
+server came up). Several must all hold; without any the fault always holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
 
-from pytest_llmperf.sim.parameters import Fault
+from pytest_llmperf.sim.values import Band, read_count, read_counts, read_positive
 
+FaultKind = Literal[
+    "crash", "hang", "stall", "http", "error", "truncate", "stop", "hold", "buffer",
+    "no_usage", "wrong_usage", "zombie", "no_metrics", "no_gauges", "wrong_gauges",
+]  # fmt: skip
+
+FAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "crash": "the process exits at once",
+        "hang": "the process stops answering anything, connections stay open",
+        "stall": "VALUE seconds without a step",
+        "http": "requests are refused with status VALUE (429, 500, 503)",
+        "error": "an error object in the stream, status 200",
+        "truncate": "the connection is cut in mid-stream",
+        "stop": "the request ends early with finish_reason stop",
+        "hold": "tokens come in chunks of VALUE, or (without) all at the end",
+        "buffer": "a proxy that passes on VALUE bytes at a time, or (without) all at the end",
+        "no_usage": "usage is never sent",
+        "wrong_usage": "usage counts are multiplied by VALUE",
+        "zombie": "generation goes on after the client has gone",
+        "no_metrics": "/metrics answers 404",
+        "no_gauges": "/metrics lacks the gauges and counters of requests and KV",
+        "wrong_gauges": "gauges and counters are multiplied by VALUE",
+    }
+)
+"""Kind -> what happens."""
+
+_NEEDS_VALUE = {"stall", "http", "wrong_usage", "wrong_gauges"}
+_TAKES_VALUE = _NEEDS_VALUE | {"hold", "buffer"}
+# hooks that these happen at know no request or no token
+_WHEN = {
+    "http": {"request", "time", "total"},
+    "buffer": {"request"},
+    "hold": {"request"},
+    "no_usage": {"request"},
+    "wrong_usage": {"request"},
+    "zombie": {"request"},
+    "no_metrics": {"time", "total"},
+    "no_gauges": {"time", "total"},
+    "wrong_gauges": {"time", "total"},
+}
+_ANY_WHEN = {"request", "token", "total", "time"}
 EVENTS = frozenset({"crash", "hang", "stall", "error", "truncate", "stop"})
 """Kinds that happen once; the others are properties of a request or of /metrics."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong, and when; a limit that is None always holds."""
+
+    kind: FaultKind
+    value: float | None = None
+    requests: Band | None = None
+    token: int | None = None
+    total: int | None = None
+    time: float | None = None
+
+
+def parse_fault(text: str) -> Fault:
+    """Read ``KIND[:VALUE][@WHEN[,WHEN]]``.
+
+    Raises:
+        ValueError: says what is wrong and what there is.
+    """
+    what, _, when = text.partition("@")
+    kind, _, value = what.partition(":")
+    if kind not in FAULTS:
+        raise ValueError(f"no fault {kind!r}; there are {', '.join(FAULTS)}")
+    if (not value and kind in _NEEDS_VALUE) or (value and kind not in _TAKES_VALUE):
+        raise ValueError(f"{kind} takes {'a' if kind in _NEEDS_VALUE else 'no'} value")
+    limits: dict[str, Any] = {}
+    for part in filter(None, when.split(",")):
+        name, _, limit = part.partition(":")
+        allowed = _WHEN.get(kind, _ANY_WHEN)
+        if name not in allowed:
+            raise ValueError(f"{kind} happens at {', '.join(sorted(allowed))}, not at {part!r}")
+        if name == "request":
+            limits["requests"] = read_counts(limit)
+        else:
+            limits[name] = read_positive(limit) if name == "time" else read_count(limit)
+    number = read_positive(value) if value else None
+    if kind == "http" and number not in (429, 500, 503):
+        raise ValueError("http refuses with 429, 500 or 503")
+    return Fault(kind, number, **limits)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)

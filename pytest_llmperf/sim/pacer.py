@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_llmperf.sim.faults import Faults, Moment
-from pytest_llmperf.sim.parameters import Fault
+from pytest_llmperf.sim.faults import Fault, Faults, Moment
 from pytest_llmperf.sim.scheduler import Scheduler, SimRequest, Step
 from pytest_llmperf.sim.stream import Live
 from pytest_llmperf.sim.truth import TruthFile

@@ -1,16 +1,10 @@
 """What a simulator spec says: ``sim``, ``sim:<profile>``, ``sim:<profile>?speed=0.9&seed=7``.
 
 Light to import: the plugin reads a spec before it starts anything.
-
-Faults are written ``fault=KIND[:VALUE][@WHEN[,WHEN]]`` and may be repeated. WHEN is
-``request:2`` (the second completion request; also ``2+`` and ``2-5``), ``token:50`` (once the
-request has made 50 tokens), ``total:5000`` (once the server has) or ``time:3`` (seconds after the
-server came up). Several must all hold; without any the fault always holds.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,99 +12,43 @@ from typing import Any, Literal
 from urllib.parse import unquote
 
 from pytest_llmperf.model.errors import ConfigError
-from pytest_llmperf.model.grid import parse_tokens
+from pytest_llmperf.sim.faults import Fault, parse_fault
+from pytest_llmperf.sim.noise import (
+    Drift,
+    IdleFall,
+    Noise,
+    SlowStart,
+    Throttle,
+    read_spread,
+    read_tails,
+    reader,
+)
+from pytest_llmperf.sim.values import (
+    InBand,
+    read_bands,
+    read_count,
+    read_flag,
+    read_not_negative,
+    read_positive,
+    read_text,
+)
 
 SCHEME = "sim"
 DEFAULT_PROFILE = "rtxpro6k_x4"
 
-FaultKind = Literal[
-    "crash", "hang", "stall", "http", "error", "truncate", "stop", "hold", "buffer",
-    "no_usage", "wrong_usage", "zombie", "no_metrics", "no_gauges", "wrong_gauges",
-]  # fmt: skip
-
-FAULTS: Mapping[str, str] = MappingProxyType(
-    {
-        "crash": "the process exits at once",
-        "hang": "the process stops answering anything, connections stay open",
-        "stall": "VALUE seconds without a step",
-        "http": "requests are refused with status VALUE (429, 500, 503)",
-        "error": "an error object in the stream, status 200",
-        "truncate": "the connection is cut in mid-stream",
-        "stop": "the request ends early with finish_reason stop",
-        "hold": "tokens come in chunks of VALUE, or (without) all at the end",
-        "buffer": "a proxy that passes on VALUE bytes at a time, or (without) all at the end",
-        "no_usage": "usage is never sent",
-        "wrong_usage": "usage counts are multiplied by VALUE",
-        "zombie": "generation goes on after the client has gone",
-        "no_metrics": "/metrics answers 404",
-        "no_gauges": "/metrics lacks the gauges and counters of requests and KV",
-        "wrong_gauges": "gauges and counters are multiplied by VALUE",
-    }
-)
-"""Kind -> what happens."""
-
-_NEEDS_VALUE = {"stall", "http", "wrong_usage", "wrong_gauges"}
-_TAKES_VALUE = _NEEDS_VALUE | {"hold", "buffer"}
-# hooks that these happen at know no request or no token
-_WHEN = {
-    "http": {"request", "time", "total"},
-    "buffer": {"request"},
-    "hold": {"request"},
-    "no_usage": {"request"},
-    "wrong_usage": {"request"},
-    "zombie": {"request"},
-    "no_metrics": {"time", "total"},
-    "no_gauges": {"time", "total"},
-    "wrong_gauges": {"time", "total"},
-}
-_ANY_WHEN = {"request", "token", "total", "time"}
-
 
 @dataclass(frozen=True)
-class Band:
-    """Values from ``low`` up to but not including ``high``."""
-
-    low: float
-    high: float = math.inf
-
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value < self.high
-
-
-@dataclass(frozen=True)
-class Slow:
-    """A factor on speed in a band of contexts (tokens) or concurrencies; 0.9 is 10 % slower."""
-
-    band: Band
-    factor: float
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something that goes wrong, and when; a limit that is None always holds."""
-
-    kind: FaultKind
-    value: float | None = None
-    requests: Band | None = None
-    token: int | None = None
-    total: int | None = None
-    time: float | None = None
-
-
-@dataclass(frozen=True)
-class Variation:
+class Variation(Noise):
     """How one run of the engine differs from its profile; the defaults change nothing.
 
     What each field means: ``PARAMETERS``.
     """
 
-    seed: int = 0
     speed: float = 1.0
     decode_speed: float = 1.0
     prefill_speed: float = 1.0
-    slow_ctx: tuple[Slow, ...] = ()
-    slow_conc: tuple[Slow, ...] = ()
-    noise: float = 0.0
+    slow_ctx: tuple[InBand, ...] = ()
+    slow_conc: tuple[InBand, ...] = ()
     acceptance: float = 1.0
     kv_tokens: int | None = None
     slots: int | None = None
@@ -158,13 +96,14 @@ def split_query(query: str) -> list[tuple[str, str]]:
     return [(key, unquote(value)) for key, _, value in pairs]
 
 
-def with_seed(spec: str, more: int) -> str:
-    """The spec with a seed so much higher: another run, with a draw of its own of the noise."""
-    if not more:
+def with_start(spec: str, number: int) -> str:
+    """The spec at its start of that number, counted from the one it names: what differs from start
+    to start is drawn anew."""
+    if number == 1:
         return spec
     head, _, query = spec.partition("?")
-    kept = [part for part in query.split("&") if part and not part.startswith("seed=")]
-    return f"{head}?{'&'.join([*kept, f'seed={parse_spec(spec).seed + more}'])}"
+    kept = [part for part in query.split("&") if part and not part.startswith("start=")]
+    return f"{head}?{'&'.join([*kept, f'start={parse_spec(spec).start + number - 1}'])}"
 
 
 def parse_parameters(pairs: list[tuple[str, str]], profile: str | None = None) -> SimParameters:
@@ -191,87 +130,10 @@ def parse_parameters(pairs: list[tuple[str, str]], profile: str | None = None) -
     return SimParameters(profile=profile, **values)
 
 
-def parse_fault(text: str) -> Fault:
-    """Read ``KIND[:VALUE][@WHEN[,WHEN]]``.
-
-    Raises:
-        ValueError: says what is wrong and what there is.
-    """
-    what, _, when = text.partition("@")
-    kind, _, value = what.partition(":")
-    if kind not in FAULTS:
-        raise ValueError(f"no fault {kind!r}; there are {', '.join(FAULTS)}")
-    if (not value and kind in _NEEDS_VALUE) or (value and kind not in _TAKES_VALUE):
-        raise ValueError(f"{kind} takes {'a' if kind in _NEEDS_VALUE else 'no'} value")
-    limits: dict[str, Any] = {}
-    for part in filter(None, when.split(",")):
-        name, _, limit = part.partition(":")
-        allowed = _WHEN.get(kind, _ANY_WHEN)
-        if name not in allowed:
-            raise ValueError(f"{kind} happens at {', '.join(sorted(allowed))}, not at {part!r}")
-        if name == "request":
-            limits["requests"] = _requests(limit)
-        else:
-            limits[name] = _positive(limit) if name == "time" else _count(limit)
-    number = _positive(value) if value else None
-    if kind == "http" and number not in (429, 500, 503):
-        raise ValueError("http refuses with 429, 500 or 503")
-    return Fault(kind, number, **limits)  # type: ignore[arg-type]
-
-
-def _positive(text: str) -> float:
-    number = float(text)
-    if not (0 < number < math.inf):
-        raise ValueError("a number above 0 is wanted")
-    return number
-
-
-def _not_negative(text: str) -> float:
-    return 0.0 if text in ("0", "0.0") else _positive(text)
-
-
-def _count(text: str) -> int:
-    number = parse_tokens(text)
-    if number < 1:
-        raise ValueError("a count of at least 1 is wanted")
-    return number
-
-
-def _flag(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("0 or 1 is wanted")
-    return text == "1"
-
-
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("it is empty")
-    return text
-
-
 def _engine(text: str) -> str:
     if text not in ("vllm", "llamacpp"):
         raise ValueError("there are vllm and llamacpp")
     return text
-
-
-def _requests(text: str) -> Band:
-    low, plus, high = (text[:-1], "+", "") if text.endswith("+") else text.partition("-")
-    return Band(_count(low), math.inf if plus == "+" else _count(high or low) + 1)
-
-
-def _slow(text: str) -> tuple[Slow, ...]:
-    slows = []
-    for part in text.split(","):
-        values, _, factor = part.partition(":")
-        if values.endswith("+"):
-            band = Band(parse_tokens(values[:-1]) / math.sqrt(2))
-        else:
-            # half an octave either side: a context grows by the tokens generated
-            centre = _count(values)
-            band = Band(centre / math.sqrt(2), centre * math.sqrt(2))
-        slows.append(Slow(band, _positive(factor)))
-    return tuple(slows)
 
 
 @dataclass(frozen=True)
@@ -285,41 +147,86 @@ class Parameter:
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType(
     {
         "engine": Parameter(_engine, "whose habits on the wire: vllm (default) or llamacpp"),
-        "model": Parameter(_text, "served name"),
-        "api_key": Parameter(_text, "key that is required of clients"),
-        "seed": Parameter(int, "another seed is another run"),
-        "speed": Parameter(_positive, "factor on the speed of everything; 0.9 is 10 % slower"),
-        "decode_speed": Parameter(_positive, "factor on that of decode alone"),
-        "prefill_speed": Parameter(_positive, "factor on that of prefill alone"),
+        "model": Parameter(read_text, "served name"),
+        "api_key": Parameter(read_text, "key that is required of clients"),
+        "seed": Parameter(int, "another seed is another session"),
+        "start": Parameter(
+            read_count, "number of the server start within it, 1 by default; each draws anew"
+        ),
+        "speed": Parameter(read_positive, "factor on the speed of everything; 0.9 is 10 % slower"),
+        "decode_speed": Parameter(read_positive, "factor on that of decode alone"),
+        "prefill_speed": Parameter(read_positive, "factor on that of prefill alone"),
         "slow_ctx": Parameter(
-            _slow, "factor on decode at some contexts: 32K:0.9, or from 32K on, 32K+:0.9"
+            read_bands, "factor on decode at some contexts: 32K:0.9, or from 32K on, 32K+:0.9"
         ),
-        "slow_conc": Parameter(_slow, "the same by the requests that decode at once: 16+:0.9"),
+        "slow_conc": Parameter(read_bands, "the same by the requests that decode at once: 16+:0.9"),
         "noise": Parameter(
-            _not_negative, "standard deviation of speed between runs (seeds), as a fraction"
+            read_not_negative,
+            "standard deviation between starts, as a fraction of the speed of decode, of prefill "
+            "and of the host, each by itself",
         ),
-        "acceptance": Parameter(_positive, "factor on the draft tokens accepted per step"),
-        "kv_tokens": Parameter(_count, "size of the KV cache, in tokens"),
-        "slots": Parameter(_count, "requests that decode at once, at most"),
-        "max_model_len": Parameter(_count, "longest context"),
+        "noise_run": Parameter(read_not_negative, "the same, of one factor on everything"),
+        "noise_conc": Parameter(
+            read_spread,
+            "the same, of a factor for each concurrency: 0.02, or by concurrency, 1:0.1,4+:0.01",
+        ),
+        "noise_cell": Parameter(
+            read_spread,
+            "the same, for each context and concurrency, and decode, prefill and host by itself",
+        ),
+        "noise_tails": Parameter(
+            read_tails,
+            "how these four are distributed: normal (default), or t3, Student's t of 3 degrees of "
+            "freedom",
+        ),
+        "slow_start": Parameter(
+            reader(SlowStart, "share", "fraction"),
+            "SHARE:FRACTION of starts is slower; 0.1:0.04, one in ten by 4 %",
+        ),
+        "drift": Parameter(
+            reader(Drift, "fraction", "seconds"),
+            "FRACTION:SECONDS, how far speed drifts up or down after the start, as a standard "
+            "deviation, and in what time; it stays there",
+        ),
+        "idle_fall": Parameter(
+            reader(IdleFall, "fraction", "idle", "seconds"),
+            "FRACTION:IDLE:SECONDS, slower for so long after so many seconds without a request; "
+            "0.4:90:30",
+        ),
+        "throttle": Parameter(
+            reader(Throttle, "share", "fraction", "seconds"),
+            "SHARE:FRACTION:SECONDS, a share of all slices of so many seconds is slower; 0.1:0.2:5",
+        ),
+        "acceptance": Parameter(read_positive, "factor on the draft tokens accepted per step"),
+        "acceptance_spread": Parameter(
+            read_not_negative,
+            "standard deviation of these between requests, as a fraction; steps/s stay",
+        ),
+        "kv_tokens": Parameter(read_count, "size of the KV cache, in tokens"),
+        "slots": Parameter(read_count, "requests that decode at once, at most"),
+        "max_model_len": Parameter(read_count, "longest context"),
         "unified": Parameter(
-            _flag, "llama.cpp: 1, the slots share the KV cache (default); 0, each has its part"
+            read_flag, "llama.cpp: 1, the slots share the KV cache (default); 0, each has its part"
         ),
-        "prefix_cache": Parameter(_flag, "0 switches the prefix cache off"),
-        "stream_interval": Parameter(_count, "tokens per chunk after the first, at least"),
+        "prefix_cache": Parameter(
+            read_flag, "0: no prompt is found in it again, though the server says that it caches"
+        ),
+        "stream_interval": Parameter(read_count, "tokens per chunk after the first, at least"),
         "queue_limit": Parameter(
-            _count, "vLLM: requests beyond so many waiting ones are refused inside a 200 stream"
+            read_count, "vLLM: requests beyond so many waiting ones are refused inside a 200 stream"
         ),
         "ping": Parameter(
-            _not_negative, "llama.cpp: seconds of silence before a keep-alive comment; 0 never"
+            read_not_negative, "llama.cpp: seconds of silence before a keep-alive comment; 0 never"
         ),
         "loading": Parameter(
-            _not_negative, "seconds after the start during which everything answers 503"
+            read_not_negative, "seconds after the start during which everything answers 503"
         ),
-        "truth": Parameter(_text, "file that gets what really happened, a JSON line per request"),
+        "truth": Parameter(
+            read_text, "file that gets what really happened, a JSON line per request"
+        ),
         "fault": Parameter(
             lambda text: (parse_fault(text),), "something that goes wrong: KIND[:VALUE][@WHEN]"
         ),
     }
 )
-"""What a spec may say. ``slow_ctx``, ``slow_conc`` and ``fault`` may be repeated."""
+"""What a spec may say. ``fault``, and what holds in bands, may be repeated."""

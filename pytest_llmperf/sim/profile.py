@@ -12,7 +12,9 @@ from statistics import median
 from pytest_llmperf.baseline.schema import Baseline, CellBaseline
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.sim.cost import HostCost, PrefillCost, StepCost, Surface
-from pytest_llmperf.sim.parameters import Slow, Variation
+from pytest_llmperf.sim.noise import Noise, draw_unit
+from pytest_llmperf.sim.parameters import Variation
+from pytest_llmperf.sim.values import InBand
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,10 @@ class EngineModel:
     prefill_speed: float = 1.0
     host_speed: float = 1.0
     acceptance: float = 1.0
-    slow_ctx: tuple[Slow, ...] = ()
-    slow_conc: tuple[Slow, ...] = ()
+    slow_ctx: tuple[InBand, ...] = ()
+    slow_conc: tuple[InBand, ...] = ()
+    noise: Noise = field(default=Noise(), repr=False)
+    """What each start draws, and what comes and goes."""
     corrections: tuple[Correction, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -166,9 +170,10 @@ class EngineModel:
     def vary(self, variation: Variation) -> EngineModel:
         """This engine as one run sees it. A KV cache below one full-length sequence lowers
         max_model_len, as vLLM's automatic mode does."""
-        rng = random.Random(f"run-{variation.seed}")
+        rng = random.Random(f"run-{variation.key}")
         decode, prefill, host = (
-            math.exp(variation.noise * rng.gauss(0.0, 1.0)) * variation.speed for _ in range(3)
+            math.exp(variation.noise * draw_unit(rng, variation.noise_tails)) * variation.speed
+            for _ in range(3)
         )
         kv_tokens = variation.kv_tokens or self.kv_tokens
         return replace(
@@ -186,6 +191,7 @@ class EngineModel:
             acceptance=self.acceptance * variation.acceptance,
             slow_ctx=self.slow_ctx + variation.slow_ctx,
             slow_conc=self.slow_conc + variation.slow_conc,
+            noise=variation,
         )
 
     def decode_s(self, sequences: int, tokens: float) -> float:
@@ -193,10 +199,10 @@ class EngineModel:
         speed = self.decode_speed
         for slow in self.slow_ctx:
             if tokens in slow.band:
-                speed *= slow.factor
+                speed *= slow.value
         for slow in self.slow_conc:
             if sequences in slow.band:
-                speed *= slow.factor
+                speed *= slow.value
         return self.step.seconds(sequences, tokens) / speed
 
     def prefill_s(self, start: int, end: int) -> float:

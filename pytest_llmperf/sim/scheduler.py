@@ -16,6 +16,7 @@ from pytest_llmperf.sim.cost import acceptance_for
 from pytest_llmperf.sim.host import HostQueue
 from pytest_llmperf.sim.memory import BlockPool
 from pytest_llmperf.sim.messages import Admission, SimRequest, Stats, Step, Tokens, TooLong
+from pytest_llmperf.sim.noise import Start, Work
 from pytest_llmperf.sim.profile import EngineModel
 
 __all__ = ["Admission", "Scheduler", "SimRequest", "Stats", "Step", "Tokens", "TooLong"]
@@ -26,7 +27,7 @@ class _Sequence:
 
     __slots__ = (
         "admitted", "capacity", "computed", "finish", "generated", "hard", "hashes", "id", "length",
-        "limit", "owed", "private", "prompt", "shared", "state", "target",
+        "limit", "owed", "private", "prompt", "shared", "state", "target", "text",
     )  # fmt: skip
 
     def __init__(self, request: SimRequest, limit: int) -> None:
@@ -46,6 +47,8 @@ class _Sequence:
         self.admitted = False
         self.hard = False
         """Of the two kinds of text, the one that is drafted less well."""
+        self.text = 1.0
+        """Factor of its text on the draft tokens accepted."""
         self.owed = 0.0
         """Part of a token not yet given, where acceptance is not random."""
         self.state: Literal["arriving", "waiting", "running", "gone"] = "arriving"
@@ -56,19 +59,29 @@ class Scheduler:
 
     Args:
         engine: what is simulated.
-        seed: of everything random.
+        seed: of everything random within this start.
         average: every step yields its mean tokens (fractions are carried over) instead of a
             random number: for expected values.
+        began: when the engine came up.
     """
 
-    def __init__(self, engine: EngineModel, seed: int = 0, *, average: bool = False) -> None:
+    def __init__(
+        self,
+        engine: EngineModel,
+        seed: int | str = 0,
+        *,
+        average: bool = False,
+        began: float = 0.0,
+    ) -> None:
         self.engine = engine
         self.pool = BlockPool(engine.kv_tokens // engine.block_size)
         self.stats = Stats()
         self._random = random.Random(f"steps-{seed}")
         self._average = average
+        self._start = Start(engine.noise, began)
+        self._now = self._busy_until = began
         self._sequences: dict[str, _Sequence] = {}
-        self._host: HostQueue[_Sequence] = HostQueue(engine.host_s)
+        self._host: HostQueue[_Sequence] = HostQueue(self._host_s)
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
         self._texts = 0
@@ -97,6 +110,10 @@ class Scheduler:
         if answer > 1:
             self._texts += 1
             sequence.hard = self._texts % 2 == 0
+            if (spread := self.engine.noise.acceptance_spread) and not self._average:
+                sequence.text = max(0.0, self._random.gauss(1.0, spread))
+        if not self._sequences:
+            self._start.wake(now - self._busy_until, now)
         self._sequences[request.id] = sequence
         self._arrive(now)
         self._host.add(sequence, sequence.prompt, now)
@@ -115,6 +132,7 @@ class Scheduler:
             self._running.remove(sequence)
             self._release(sequence)
         sequence.state = "gone"
+        self._busy_until = now
         self.stats.requests += 1
         self._gauges()
 
@@ -129,11 +147,13 @@ class Scheduler:
         self.stats.steps += 1
         self._gauges()
         tokens = self._run(step, decoding, chunks)
+        self._busy_until = now + step.duration_s
         self._settle(step, tokens)
         return step
 
     def _arrive(self, now: float) -> None:
-        """Queue the requests that the front end is done with."""
+        """Queue the requests that the front end is done with by now."""
+        self._now = now
         for sequence in self._host.done(now):
             sequence.state = "waiting"
             self._waiting.append(sequence)
@@ -239,6 +259,15 @@ class Scheduler:
 
     # Running
 
+    def _host_s(self, at_once: int, tokens: int) -> float:
+        return self.engine.host_s(at_once, tokens) / self._speed("host", at_once, tokens)
+
+    def _decode_s(self, sequences: int, tokens: float, context: int) -> float:
+        return self.engine.decode_s(sequences, tokens) / self._speed("decode", sequences, context)
+
+    def _speed(self, work: Work, streams: int, context: int) -> float:
+        return self._start.speed(work, streams, context, self._now)
+
     def _run(
         self, step: Step, decoding: list[_Sequence], chunks: list[tuple[_Sequence, int]]
     ) -> list[tuple[_Sequence, int]]:
@@ -251,11 +280,12 @@ class Scheduler:
             for sequence in decoding:
                 held += sequence.length
             mean = held / len(decoding)
-            time = engine.decode_s(len(decoding), mean)
+            time = self._decode_s(len(decoding), mean, decoding[0].prompt)
             tokens = self._draw(decoding, mean)
         for sequence, chunk in chunks:
             end = sequence.computed + chunk
-            prefill += engine.prefill_s(sequence.computed, end)
+            speed = self._speed("prefill", 1, sequence.prompt)
+            prefill += engine.prefill_s(sequence.computed, end) / speed
             held += end
             sequence.computed = end
             if end == sequence.target:
@@ -263,7 +293,8 @@ class Scheduler:
         if chunks:
             # a prompt's short tail costs no less than its place in the batch
             batch = len(decoding) + len(chunks)
-            time = max(time + prefill, engine.decode_s(batch, held / batch))
+            shortest = self._decode_s(batch, held / batch, chunks[0][0].prompt)
+            time = max(time + prefill, shortest)
         step.duration_s = time
         return tokens
 
@@ -285,7 +316,10 @@ class Scheduler:
         else:
             bounds, draw = [self._bounds(mean) for mean in means], self._random.random
             for sequence in decoding:
-                number = 1 + bisect_right(bounds[sequence.hard], draw())
+                bound = bounds[sequence.hard]
+                if sequence.text != 1.0:
+                    bound = self._bounds(1 + (means[sequence.hard] - 1) * sequence.text)
+                number = 1 + bisect_right(bound, draw())
                 tokens.append((sequence, number))
                 accepted += number - 1
         stats.drafts += len(decoding)

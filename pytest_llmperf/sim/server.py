@@ -22,7 +22,7 @@ from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.sim.app import App
 from pytest_llmperf.sim.calibrate import calibrate
 from pytest_llmperf.sim.faults import Faults
-from pytest_llmperf.sim.pacer import Pacer
+from pytest_llmperf.sim.pacer import Pacer, clock
 from pytest_llmperf.sim.parameters import DEFAULT_PROFILE, SimParameters
 from pytest_llmperf.sim.personalities.llamacpp import LlamaCpp
 from pytest_llmperf.sim.personalities.vllm import Vllm
@@ -137,7 +137,7 @@ class SimServer:
         faults = Faults(parameters.fault)
         truth = TruthFile(Path(parameters.truth)) if parameters.truth else None
         pacer = Pacer(
-            Scheduler(self._engine, parameters.seed),
+            Scheduler(self._engine, parameters.key, began=clock()),
             faults,
             personality.error_event,
             slots_die=not is_vllm,

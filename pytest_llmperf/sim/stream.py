@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pytest_llmperf.sim.parameters import Fault
+from pytest_llmperf.sim.faults import Fault
 from pytest_llmperf.sim.tokenizer import LONGEST_STEP, text_ring
 from pytest_llmperf.sim.truth import RequestTruth
 from pytest_llmperf.sim.wire import Job, Stream, Times

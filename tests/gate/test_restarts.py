@@ -12,7 +12,7 @@ import pytest
 from pytest_llmperf.model.result import CellRecord, Outcome, RunResult
 from pytest_llmperf.report.json import read
 from pytest_llmperf.server import starter
-from pytest_llmperf.sim.parameters import parse_spec
+from pytest_llmperf.sim import parse_spec
 from tests.e2e.project import alive, eventually, started
 from tests.gate.project import GRID, LAB, WIDE, words, write_profile
 
@@ -125,7 +125,7 @@ def test_each_start_of_the_simulator_draws_its_own_noise(
     spec = "sim:rtxpro6k_x4?noise=0.01&seed=5"
     result = perf.runpytest("perf_tests", f"--llm-url={spec}", *LAB, *WIDE, *DECODE)
     assert result.ret == 1
-    assert [parse_spec(spec).seed for spec in specs] == [5, 6, 7]
+    assert [parse_spec(spec).start for spec in specs] == [1, 2, 3]
     _, cells = found(perf)
     assert starts(cells["decode[512-c1]"]) == [1, 2, 3]
     assert starts(cells["decode[512-c2]"]) == [3, 3, 3]

@@ -15,7 +15,6 @@ from pytest_llmperf.baseline.file import load
 from pytest_llmperf.client.loop import run
 from pytest_llmperf.model.errors import ConfigError, ServerUnusable
 from pytest_llmperf.server.serve import ServerProcess, place, split
-from pytest_llmperf.sim.parameters import parse_spec, with_seed
 from tests.e2e.project import alive, eventually, started
 from tests.gate.project import GRID, SHORT, words
 
@@ -196,15 +195,6 @@ def _check_summary(lines: list[str]) -> None:
     assert [line for line in lines if line.startswith("--- ")] == ["--- /dev/null"]
     assert lines.count("baselines/new.yaml updated") == 1
     assert sum("llmperf: 2 cells, compared with nothing, about" in line for line in lines) == 3
-
-
-def test_each_run_of_the_simulator_draws_its_own_noise() -> None:
-    """--llm-url sim with --llm-runs: the seed goes up, the rest of the spec stays."""
-    spec = "sim:h200nvl_x2?noise=0.02&seed=7&slow_conc=16+:0.9"
-    assert with_seed(spec, 0) == spec
-    second = parse_spec(with_seed(spec, 1))
-    assert (second.seed, second.noise, second.slow_conc) == (8, 0.02, parse_spec(spec).slow_conc)
-    assert parse_spec(with_seed("sim", 2)).seed == 2
 
 
 def test_the_guard_passes_the_exit_code_on(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.sim.calibrate import calibrate
 from pytest_llmperf.sim.expected import Fit, expected, residuals
-from pytest_llmperf.sim.parameters import Band, Slow, Variation
+from pytest_llmperf.sim.parameters import Variation
 from pytest_llmperf.sim.profile import (
     DecodeRow,
     EngineModel,
@@ -23,6 +23,7 @@ from pytest_llmperf.sim.profile import (
     ProfileTables,
 )
 from pytest_llmperf.sim.scheduler import TooLong
+from pytest_llmperf.sim.values import Band, InBand
 from tests.sim.engines import HOST_S, STEP_S, flat, small_engine
 
 PROFILES = ["rtxpro6k_x4", "h200nvl_x2"]
@@ -169,7 +170,9 @@ def test_speed_moves_everything() -> None:
 def test_some_contexts_or_concurrencies_can_be_slow() -> None:
     base = engine("h200nvl_x2")
     slow = base.vary(
-        Variation(slow_ctx=(Slow(Band(12_000, 24_000), 0.5),), slow_conc=(Slow(Band(6, 12), 0.8),))
+        Variation(
+            slow_ctx=(InBand(Band(12_000, 24_000), 0.5),), slow_conc=(InBand(Band(6, 12), 0.8),)
+        )
     )
     for context, streams, factor in (
         (8192, 4, 1.0), (16384, 4, 0.5), (8192, 8, 0.8), (16384, 8, 0.4),

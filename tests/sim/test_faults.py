@@ -9,8 +9,7 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from pytest_llmperf.sim.faults import Faults, Moment, holds
-from pytest_llmperf.sim.parameters import parse_fault
+from pytest_llmperf.sim.faults import Faults, Moment, holds, parse_fault
 from tests.sim.serving import FAST, chat, client, complete, events, metric, serving, wait_for
 
 # one token a step, so that tokens can be counted by chunks

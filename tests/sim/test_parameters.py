@@ -10,14 +10,16 @@ import pytest
 
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.sim.__main__ import main
+from pytest_llmperf.sim.faults import Fault
+from pytest_llmperf.sim.noise import Drift, IdleFall, SlowStart, Throttle
 from pytest_llmperf.sim.parameters import (
     PARAMETERS,
-    Band,
-    Fault,
     SimParameters,
     is_spec,
     parse_spec,
+    with_start,
 )
+from pytest_llmperf.sim.values import Band, InBand
 
 
 def test_a_plain_spec_leaves_everything_to_the_profile() -> None:
@@ -45,13 +47,38 @@ def test_values_are_read_by_their_kind() -> None:
 def test_slow_bands_hold_the_named_cells_and_not_their_neighbours() -> None:
     found = parse_spec("sim?slow_ctx=32K:0.9&slow_conc=4:0.5,16+:0.9")
     (context,) = found.slow_ctx
-    assert context.factor == 0.9
+    assert context.value == 0.9
     assert [c in context.band for c in (16384 + 4096, 32768, 32768 + 4096, 65536)] == [
         False, True, True, False,
     ]  # fmt: skip
     four, rest = found.slow_conc
     assert [n in four.band for n in (2, 4, 8)] == [False, True, False]
     assert [n in rest.band for n in (8, 16, 128)] == [False, True, True]
+
+
+def test_noise_is_read_by_its_kind() -> None:
+    found = parse_spec(
+        "sim?noise_run=0.02&noise_conc=1:0.1,4+:0.01&noise_cell=0.03&noise_tails=t3"
+        "&slow_start=0.1:0.04&drift=0.02:600&idle_fall=0.4:90:30&throttle=0.1:0.2:5"
+    )
+    assert (found.noise_run, found.noise_tails) == (0.02, "t3")
+    assert [s.value for s in found.noise_conc] == [0.1, 0.01]
+    assert found.noise_cell == (InBand(Band(0), 0.03),)
+    assert found.slow_start == SlowStart(share=0.1, fraction=0.04)
+    assert found.drift == Drift(spread=0.02, seconds=600)
+    assert found.idle_fall == IdleFall(fraction=0.4, idle=90, seconds=30)
+    assert found.throttle == Throttle(share=0.1, fraction=0.2, seconds=5)
+
+
+def test_a_further_start_is_counted_from_the_one_that_the_spec_names() -> None:
+    """Another draw of the same session; the rest of the spec stays."""
+    spec = "sim:h200nvl_x2?noise=0.02&seed=7&slow_conc=16+:0.9"
+    assert with_start(spec, 1) == spec
+    second = parse_spec(with_start(spec, 2))
+    assert (second.seed, second.start, second.noise) == (7, 2, 0.02)
+    assert second.slow_conc == parse_spec(spec).slow_conc
+    assert parse_spec(with_start("sim", 3)).start == 3
+    assert parse_spec(with_start("sim?start=10&speed=2", 3)).start == 12
 
 
 @pytest.mark.parametrize(
@@ -88,6 +115,11 @@ def test_faults_are_read(text: str, fault: Fault | None) -> None:
         ("engine=tgi", "there are vllm and llamacpp"),
         ("unified=yes", "0 or 1"),
         ("slow_ctx=32K", "slow_ctx=32K"),
+        ("noise_tails=cauchy", "there are normal and t3"),
+        ("slow_start=0.1", "SHARE:FRACTION is wanted"),
+        ("slow_start=1.5:0.1", "between 0 and 1"),
+        ("idle_fall=0.4:0:30", "a number above 0"),
+        ("start=0", "at least 1"),
         ("fault=boom", "no fault 'boom'; there are crash, hang"),
         ("fault=stall", "stall takes a value"),
         ("fault=crash:3", "crash takes no value"),
