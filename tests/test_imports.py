@@ -154,6 +154,13 @@ def test_imports_point_down(module: str) -> None:
         assert not {other for other in used if not {other, _room(other)} & ONLY[room]}
 
 
+def test_the_simulator_has_one_door() -> None:
+    """What it lets out is named in its ``__init__``; its command line is the other way in."""
+    outside = [used for module, used in DEPENDENCIES.items() if _room(module) != "sim"]
+    inner = {other for other in set().union(*outside) if _room(other) == "sim"}
+    assert inner == {"sim", "sim.__main__"}
+
+
 def test_no_import_circle() -> None:
     """Within a subpackage too, and not by an import inside a function either."""
     done: set[str] = set()

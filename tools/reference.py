@@ -140,13 +140,13 @@ live with that. Each kind of it has a parameter; they may be combined.
 | The prefix cache does not work | `prefix_cache=0` |
 | A proxy passes the stream on in bursts | `fault=buffer:16384` |
 
-A factor on speed is exp(spread x draw). The draws depend on `seed` and `start` alone, so a start can
-be had again. Every run of `--llm-runs`, and every further start that confirms a breach, is another
-`start` of the same seed. With `llmperf sim serve` the number is an option, which `--llm-serve` fills
-in:
+A factor on speed is exp(spread x draw). The draws depend on `seed` and `start` alone, so a start
+can be had again. Every run of `--llm-runs`, and every further start that confirms a breach, is
+another `start` of the same seed. With `llmperf sim serve` these are options, which `--llm-serve`
+fills in:
 
 ```console
-$ pytest perf_tests --llm-serve "llmperf sim serve --port {{port}} --noise-run 0.02 --seed {{run}} --start {{start}}"
+$ pytest perf_tests --llm-serve "llmperf sim serve --port {{port}} --seed {{run}} --start {{start}}"
 ```
 
 Of the runs of one seed, `noise`, `noise_run`, `noise_conc`, `noise_cell`, `slow_start` and `drift`

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pytest_llmperf.sim.values import Band, InBand, read_bands, read_positive, read_share
+from pytest_llmperf.sim.values import (
+    Band,
+    InBand,
+    read_bands,
+    read_not_negative,
+    read_positive,
+    read_share,
+)
 
 Tails = Literal["normal", "t3"]
 Work = Literal["decode", "prefill", "host"]
@@ -171,7 +178,7 @@ def _spread(spreads: tuple[InBand, ...], octave: int) -> float:
 
 def read_spread(text: str) -> tuple[InBand, ...]:
     """``0.02``, or by concurrency ``1:0.03,2+:0.01``."""
-    return read_bands(text) if ":" in text else (InBand(Band(0), read_positive(text)),)
+    return read_bands(text) if ":" in text else (InBand(Band(0), read_not_negative(text)),)
 
 
 def read_tails(text: str) -> Tails:

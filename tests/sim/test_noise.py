@@ -89,7 +89,8 @@ def test_heavy_tails_are_those_of_t_with_three_degrees_of_freedom() -> None:
     """Its quartile is 0.765 and its standard deviation sqrt(3); beyond three of those are 1.38 %
     (of a normal one 0.27 %). The sample's own deviation says little: the fourth moment is
     infinite."""
-    found = [abs(x) / 0.05 for x in logs(partial(Noise, noise_run=0.05, noise_tails="t3"), "host", 1, 1)]  # fmt: skip
+    noise = partial(Noise, noise_run=0.05, noise_tails="t3")
+    found = [abs(x) / 0.05 for x in logs(noise, "host", 1, 1)]
     assert median(found) == pytest.approx(0.765 / math.sqrt(3), rel=0.06)
     assert fmean(x > 3 for x in found) == pytest.approx(0.0138, abs=0.006)
     assert fmean(x < 1 for x in found) == pytest.approx(0.818, abs=0.02)
@@ -138,7 +139,7 @@ def durations(scheduler: Scheduler, now: float) -> list[float]:
 
 
 def test_the_engine_is_slower_for_a_while_after_idling() -> None:
-    """100 steps of 10 ms: the last of those within the 0.6 s since it came ends at most one later."""
+    """100 steps of 10 ms; those that start within 0.6 s of the arrival take twice that."""
     scheduler = Scheduler(small_engine(noise=Noise(idle_fall=IdleFall(0.5, 90, 0.6))), began=50.0)
     assert durations(scheduler, 60.0) == pytest.approx([STEP_S] * 100)
     slow = durations(scheduler, 60.0 + 91.2)

@@ -105,7 +105,7 @@ def test_faults_are_read(text: str, fault: Fault | None) -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        ("sped=1", "no parameter 'sped'; there are acceptance, api_key"),
+        ("sped=1", "no parameter 'sped'; there are acceptance, acceptance_spread, api_key"),
         ("speed=fast", "speed=fast"),
         ("speed=0", "a number above 0"),
         ("speed=nan", "a number above 0"),
