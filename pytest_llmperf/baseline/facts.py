@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pytest_llmperf.baseline.changes import observe
 from pytest_llmperf.baseline.schema import Baseline, BaselineSettings, Hardware, Match, Run
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.redact import redact, redact_all
@@ -45,7 +46,8 @@ def _run_facts(run: RunResult, reason: str | None) -> Run:
     server = run.server
     told = redact_all(dict(run.run_info))
     notes = [told.get("note"), f"accepted: {redact(reason)}" if reason else None]
-    sources = {r.measurement.token_source for r in run.cells if r.measurement} - {None}
+    measured = [record.measurement for record in run.cells if record.measurement]
+    sources = {measurement.token_source for measurement in measured} - {None}
     facts: dict[str, Any] = {
         **{name: told[name] for name in _TOLD if told.get(name)},
         "date": run.date,
@@ -59,7 +61,10 @@ def _run_facts(run: RunResult, reason: str | None) -> Run:
         "kv_tokens": server.kv_tokens or None,
         "simulated": run.simulated or server.simulated,
         "note": "; ".join(filter(None, notes)) or None,
-        "info": {k: v for k, v in told.items() if k not in (*_TOLD, *_HARDWARE, "engine")},
+        "info": {
+            **{k: v for k, v in told.items() if k not in (*_TOLD, *_HARDWARE, "engine")},
+            **observe(server, measured),
+        },
     }
     try:
         return Run.model_validate(facts)

@@ -97,7 +97,7 @@ def compare(
     if engine == NO_ENGINE and wanted.engine != NO_ENGINE:
         engine = facts.get("engine")
     stated = [
-        _check("gpu", wanted.gpu, facts.get("gpu"), _plain_gpu),
+        _check("gpu", wanted.gpu, facts.get("gpu"), plain_gpu),
         _check("gpu_count", wanted.gpu_count, facts.get("gpu_count")),
         _check_model((wanted.model, wanted.served_model), (server.model_root, server.model)),
         _check("engine", wanted.engine, engine, str.casefold),
@@ -133,5 +133,6 @@ def _check_model(
     return fact, bool(set(wanted) & set(here))
 
 
-def _plain_gpu(name: str) -> str:
+def plain_gpu(name: str) -> str:
+    """A GPU's name without its vendor, as some tools write it."""
     return _VENDOR.sub("", " ".join(name.casefold().split()))

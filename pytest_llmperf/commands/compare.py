@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.baseline import update
+from pytest_llmperf.baseline.changes import find_lost_kv, list_changes
 from pytest_llmperf.baseline.file import Loaded, loads
 from pytest_llmperf.baseline.file import read as read_baseline
 from pytest_llmperf.baseline.match import compare as match
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.grid import Cell
-from pytest_llmperf.model.result import CellRecord, Measurement, Notice, RunResult
+from pytest_llmperf.model.result import CellRecord, ChangedFact, Measurement, Notice, RunResult
 from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.report.json import read as read_results
-from pytest_llmperf.verdict import Gate, MatrixVerdict, fails, judge, judge_matrix, why_empty
+from pytest_llmperf.verdict import Gate, MatrixVerdict, fails, judge, judge_matrix, why_empty, words
 
 _BASELINE = (".yaml", ".yml")
 """Ends of the name of a profile's file; any other reference is results of a run."""
@@ -32,9 +33,9 @@ class Compared:
 
     @property
     def exit_code(self) -> int:
-        """0: no regression. 1: a regression, or nothing comparable."""
+        """0: no regression. 1: a regression, a finding, or nothing comparable."""
         failed = any(record.failed for record in self.result.cells)
-        return int(failed or bool(self.matrix.worse) or bool(self.empty))
+        return int(failed or bool(self.matrix.worse or self.result.findings or self.empty))
 
 
 def compare(
@@ -79,7 +80,13 @@ def compare(
     gate = Gate.build(
         called, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs
     )
-    records = [_judge(record, gate) for record in _pool(alike)]
+    changed: list[ChangedFact] = []
+    findings: list[Notice] = []
+    if run.server is not None:
+        seen = [record.measurement for record in run.cells if record.measurement]
+        changed = list_changes(baseline, run.server, run.run_info, seen)
+        findings = [] if warnings else find_lost_kv(baseline, run.server)
+    records = [_judge(record, gate, changed) for record in _pool(alike)]
     if not stored:  # no command measures against a results file
         records = [record.model_copy(update={"nodeid": ""}) for record in records]
     matrix = judge_matrix(records, gate)
@@ -91,6 +98,8 @@ def compare(
             "against": "" if stored else called,
             "cells": records,
             "stale": [],
+            "changed_facts": changed,
+            "findings": findings,
             "matrix": matrix.message,
             "warnings": [*warnings, *_not_measured(missing)],
         }
@@ -170,9 +179,12 @@ def _attempts(record: CellRecord) -> list[Measurement]:
     return [m for m in record.attempts if m.status is status] or [record.measurement]
 
 
-def _judge(record: CellRecord, gate: Gate) -> CellRecord:
+def _judge(record: CellRecord, gate: Gate, changed: Sequence[ChangedFact]) -> CellRecord:
     judged = judge(Cell.parse(record.cell), record.attempts, gate)
-    return judged.model_copy(update={"nodeid": record.nodeid, "failed": fails(judged, gate)})
+    update: dict[str, object] = {"nodeid": record.nodeid, "failed": fails(judged, gate)}
+    if judged.outcome.failed:
+        update["message"] = words.with_changes(judged.message, changed)
+    return judged.model_copy(update=update)
 
 
 def _not_measured(cells: Sequence[str]) -> list[Notice]:

@@ -303,6 +303,18 @@ def _each_once(records: list[CellRecord]) -> list[CellRecord]:
     return records
 
 
+class ChangedFact(Model):
+    """What differs from the newest run of the baseline, and may explain a change of its numbers."""
+
+    field: str
+    """For people: engine version, driver, KV cache, ..."""
+    baseline: str
+    here: str
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.baseline} -> {self.here}"
+
+
 DRY_RUN = "a dry run"
 
 
@@ -332,6 +344,10 @@ class RunResult(Model):
     stale: list[str] = Field(default_factory=list)
     """Cells of the baseline that the declared grid has no more."""
     warnings: list[Notice] = Field(default_factory=list)
+    changed_facts: list[ChangedFact] = Field(default_factory=list)
+    """Against the newest run of the baseline."""
+    findings: list[Notice] = Field(default_factory=list)
+    """What fails the run though it is no cell's: ``kv-cache``."""
     matrix: str = ""
     """What got worse over all cells together, for people; empty when nothing did."""
     failed_tests: list[str] = Field(default_factory=list)

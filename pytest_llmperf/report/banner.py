@@ -23,27 +23,38 @@ class Verdict:
     detail: str = ""
 
 
+def changed(run: RunResult) -> str:
+    """The facts that differ from the baseline's, as a sentence; empty if none does."""
+    facts = "; ".join(map(str, run.changed_facts))
+    return f"Changed since the baseline: {facts}." if facts else ""
+
+
 def verdict_of(run: RunResult, records: Sequence[CellRecord]) -> Verdict:
     """What a run came to; failures before what is merely incomplete."""
     total = count(len(records), "cell")
     failures = [record for record in records if record.failed]
     early = run.interrupted or ("" if run.finished else "not finished")
-    detail = f"Stopped early: {early}" if early else ""
+    stopped = f"Stopped early: {early}" if early else ""
+    detail = " ".join(filter(None, (changed(run), stopped)))
     if failures:
         tally = Counter(record.outcome.value.lower() for record in failures)
         words = ", ".join(f"{n} {word}" for word, n in tally.items())
         words += "; so did the matrix as a whole" if run.matrix else ""
+        words += "".join(f"; and the server: {finding.code}" for finding in run.findings)
         return Verdict("fail", f"{len(failures)} of {total} failed: {words}", detail)
     measured = [r for r in records if status(r) is Status.VALID]
     if not measured:
         return Verdict("fail", "Nothing was measured", detail)
     if run.matrix:
         return Verdict("fail", f"{total} together are worse than their baseline", detail)
+    if run.findings:
+        what = ", ".join(finding.code for finding in run.findings)
+        return Verdict("fail", f"The server is not what it was: {what}", detail)
     if run.failed_tests:
         own = f"{count(len(run.failed_tests), 'test')} failed, though no cell did"
         return Verdict("fail", own, detail)
     if early:
-        return Verdict("info", f"Incomplete: {total} measured or judged", detail)
+        return Verdict("info", f"Incomplete: {total} measured or judged", stopped)
     if run.not_updated:
         level: Level = "info" if run.not_updated == DRY_RUN else "fail"
         return Verdict(level, "Baseline not updated", f"Why: {run.not_updated}.")

@@ -15,12 +15,14 @@ ANNOTATIONS = 10
 
 
 def annotate(run: RunResult) -> list[str]:
-    """A workflow command for each failed cell, and one for the matrix."""
+    """A workflow command for each finding and failed cell, and one for the matrix."""
     failed = View(run).failures
     shown = failed
-    if len(failed) + bool(run.matrix) > ANNOTATIONS:
-        shown = failed[: ANNOTATIONS - 1 - bool(run.matrix)]
-    lines = [
+    others = len(run.findings) + bool(run.matrix)
+    if len(failed) + others > ANNOTATIONS:
+        shown = failed[: ANNOTATIONS - 1 - others]
+    lines = [_error(finding.code, redact(finding.text)) for finding in run.findings]
+    lines += [
         _error(f"{record.cell} {record.outcome.value}", _message(record), _file(record))
         for record in shown
     ]

@@ -11,7 +11,7 @@ from functools import cached_property
 from pytest_llmperf.model.grid import Cell, format_tokens
 from pytest_llmperf.model.redact import redact_all
 from pytest_llmperf.model.result import CellRecord, Outcome, RunResult, Status
-from pytest_llmperf.report.banner import Verdict, verdict_of
+from pytest_llmperf.report.banner import Verdict, changed, verdict_of
 from pytest_llmperf.report.cells import status
 from pytest_llmperf.report.numbers import count
 
@@ -38,6 +38,7 @@ _LABELS = {
     "gpu_count": "GPU count",
     "os": "OS",
     "vram_gb": "VRAM",
+    "power_limit_w": "Power limit, W",
     "bench": "Benchmark tool",
 }
 _ENGINE_INFO = ("backend", "repository", "build", "commit", "driver")
@@ -201,7 +202,9 @@ class View:
     def notes(self) -> list[str]:
         """What to know about the run as a whole, beside that it is simulated."""
         run = self.run
-        notes = []
+        notes = [f"{finding.code}: {finding.text}" for finding in run.findings]
+        if self.verdict.level != "fail":  # else in the banner
+            notes += filter(None, [changed(run)])
         if run.interrupted:
             notes.append(f"Stopped early: {run.interrupted}")
         elif not run.finished:

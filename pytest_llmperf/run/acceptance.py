@@ -49,6 +49,8 @@ def accept(
             reason=settings.update_reason,
             prune=settings.prune,
         )
+        for finding in result.findings:
+            raise ConfigError(f"baseline not updated: {finding.text}")
         if empty:
             raise ConfigError(f"baseline not updated: {empty}")
         if not settings.dry_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from pytest_llmperf.model.grid import Cell, parse_tokens
 from pytest_llmperf.model.metrics import METRICS
 
 if TYPE_CHECKING:
-    from pytest_llmperf.model.result import CellRecord, Measurement
+    from pytest_llmperf.model.result import CellRecord, Measurement, Notice
     from pytest_llmperf.run.session import Run
     from pytest_llmperf.verdict import MatrixVerdict
 
@@ -44,7 +45,7 @@ class Llm:
         Fails the test when the cell is worse or invalid, skips it when it is over capacity.
         """
         record = await self._run.check(measurement, self._item.nodeid)
-        _publish(self._item, record)
+        _publish(self._item, record, self._run.findings)
         if self._run.stop_reason:
             self._item.session.shouldfail = self._run.stop_reason
         if record.failed:
@@ -68,14 +69,16 @@ class Matrix:
     def check(self) -> MatrixVerdict:
         """Judge the cells together against the runs of the profile.
 
-        Fails the test when they got worse, naming metric and direction; skips it when there is
-        nothing to judge by, such as fewer than three runs.
+        Fails the test when they got worse, naming metric and direction, or when the server itself
+        is not what it was; skips it when there is nothing to judge by.
         """
         verdict = self._run.judge_matrix()
+        found = [f"{finding.code}: {finding.text}" for finding in self._run.findings]
+        found += [verdict.message] if verdict.worse else []
+        if found:
+            pytest.fail("\n".join(found), pytrace=False)
         if verdict.why:
             pytest.skip(verdict.why)
-        if verdict.worse:
-            pytest.fail(verdict.message, pytrace=False)
         return verdict
 
 
@@ -83,10 +86,12 @@ def _tokens(context: int | str) -> int:
     return parse_tokens(context) if isinstance(context, str) else context
 
 
-def _publish(item: pytest.Item, record: CellRecord) -> None:
+def _publish(item: pytest.Item, record: CellRecord, findings: Sequence[Notice]) -> None:
     """Put outcome, values and changes where JUnit and other report plugins find them, once under
-    reruns."""
+    reruns; and what fails the run, though it is no cell's."""
     properties: dict[str, object] = {"llmperf_outcome": record.outcome.value}
+    if findings:
+        properties["llmperf_findings"] = "; ".join(f"{one.code}: {one.text}" for one in findings)
     if record.measurement is not None:
         for name in METRICS:
             if (value := record.measurement.value(name)) is not None:

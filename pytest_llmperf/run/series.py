@@ -58,7 +58,8 @@ class Series:
         run = self.runs[-1]
         if report.when == "setup":  # for the first time, or by a plugin that runs it again
             run.failed_tests.pop(report.nodeid, None)
-        judged = (is_matrix(item) and run.matrix) or run.has_failed(report.nodeid)
+        of_run = is_matrix(item) and (run.matrix or run.findings)
+        judged = of_run or run.has_failed(report.nodeid)
         if report.failed and not judged:
             run.failed_tests[report.nodeid] = None
 

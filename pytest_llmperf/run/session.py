@@ -11,7 +11,9 @@ from pathlib import Path
 
 from pytest_llmperf import __version__
 from pytest_llmperf.baseline import update
+from pytest_llmperf.baseline.changes import find_lost_kv, list_changes
 from pytest_llmperf.baseline.file import Loaded
+from pytest_llmperf.baseline.schema import Baseline
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.http import list_secrets
@@ -22,6 +24,7 @@ from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.redact import UNMISTAKABLE, redact, redact_all
 from pytest_llmperf.model.result import (
     CellRecord,
+    ChangedFact,
     Measurement,
     Notice,
     Outcome,
@@ -90,6 +93,8 @@ class Run:
         self.stale: list[str] = []
         self.number = 1
         """Of the run within the session."""
+        self.judged_by: Baseline | None = None
+        """What the cells are compared with."""
         self.before = ""
         """The profile's text before the session's first run; empty where there was none."""
         self.options: list[str] = []
@@ -155,6 +160,9 @@ class Run:
         """Judge a measurement, confirm a breach by measuring again, and keep the record."""
         record = await self._judge(measurement)
         record = record.model_copy(update={"nodeid": nodeid, "failed": fails(record, self._gate)})
+        if record.outcome.failed:
+            message = words.with_changes(record.message, self._list_changes([record]))
+            record = record.model_copy(update={"message": message})
         if self.settings.update:
             record = self._accept(record)
         self.records[record.cell] = _after(self.records.get(record.cell), record)
@@ -252,6 +260,19 @@ class Run:
 
     # Results
 
+    @property
+    def findings(self) -> list[Notice]:
+        """What fails the run though it is no cell's, unless the user gave a reason to accept it."""
+        if self.judged_by is None or (self.settings.update and self.settings.update_reason):
+            return []
+        return find_lost_kv(self.judged_by, self.server)
+
+    def _list_changes(self, more: Sequence[CellRecord] = ()) -> list[ChangedFact]:
+        if self.judged_by is None:
+            return []
+        measured = [r.measurement for r in (*self.records.values(), *more) if r.measurement]
+        return list_changes(self.judged_by, self.server, self.settings.run_info, measured)
+
     def has_failed(self, nodeid: str) -> bool:
         """Whether a cell that this test checked last has failed."""
         return any(r.failed and r.nodeid == nodeid for r in self.records.values())
@@ -277,6 +298,8 @@ class Run:
             cells=list(self.records.values()),
             stale=[cell for cell in self.stale if cell not in self.records],
             warnings=self.warnings,
+            changed_facts=self._list_changes(),
+            findings=self.findings,
             matrix=self.matrix,
             failed_tests=list(self.failed_tests),
             not_updated=self.not_updated,
@@ -301,7 +324,7 @@ class Run:
         if self.records:
             for name, path in self.settings.reports.items():
                 self.write(name, path, [result])
-        return exitstatus or int(bool(self.empty or self.unwritable))
+        return exitstatus or int(bool(self.empty or self.unwritable or self.findings))
 
     def _write_results(self) -> None:
         """The JSON after every cell, so that a killed run keeps what it measured."""

@@ -200,6 +200,7 @@ def _build(
     )  # fmt: skip
     built.restarts = Restarts(target, settings.restarts, equip)
     built.process = target.process
+    built.judged_by = judged_by.baseline if judged_by is not None and gate is not None else None
     built.warnings += warnings
     if settings.update:
         update.refuse(profile, built.result(finished=False))
@@ -307,7 +308,7 @@ def _announce(
     say(
         f"llmperf: {count(len(fitting), 'cell')}{left_out}, {against}, about {spell(seconds)}{more}"
     )
-    for notice in built.warnings:
+    for notice in (*built.findings, *built.warnings):
         say(f"llmperf: {notice.code}: {redact(notice.text)}")
 
 

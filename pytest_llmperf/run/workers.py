@@ -107,6 +107,7 @@ class Gathered:
         runs = [RunResult.model_validate_json(text) for text in self._texts]
         cells = [record for run in runs for record in run.cells]
         self.records.extend(cells)
+        findings = [finding for run in runs for finding in run.findings]
         self.final = runs[0].model_copy(
             update={
                 "url": ",".join(sorted(run.url for run in runs)),
@@ -115,6 +116,7 @@ class Gathered:
                 "cells": cells,
                 "failed_tests": [nodeid for run in runs for nodeid in run.failed_tests],
                 "warnings": [notice for run in runs for notice in run.warnings],
+                "findings": findings,
             }
         )
         for name, path in reports.items():
@@ -124,4 +126,4 @@ class Gathered:
             except OSError as error:
                 self.unwritable[path] = error.strerror or type(error).__name__
         self.empty = why_empty(cells)
-        return status or int(bool(self.empty or self.unwritable))
+        return status or int(bool(self.empty or self.unwritable or findings))

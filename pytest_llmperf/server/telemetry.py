@@ -143,6 +143,9 @@ class Telemetry:
             "vram_gb": str(round(sum(gpu.memory_bytes for gpu in self.gpus) / _GB)),
             "os": platform.system().lower(),
         }
+        limits = [f"{gpu.power_limit_w:g}" for gpu in self.gpus if gpu.power_limit_w]
+        if limits:
+            facts["power_limit_w"] = " + ".join(dict.fromkeys(limits))
         return {**facts, "driver": self._driver} if self._driver else facts
 
     def look(self, wait: Callable[[float], object] = time.sleep) -> list[Notice]:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pytest_llmperf.baseline.schema import CellBaseline
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.metrics import METRICS, Metric
-from pytest_llmperf.model.result import CellRecord, Comparison, Outcome
+from pytest_llmperf.model.result import CellRecord, ChangedFact, Comparison, Outcome
 
 HEADINGS = ("metric", "baseline", "measured", "delta", "tolerance", "attempts", "verdict")
 _LEFT = ("metric", "attempts", "verdict")
@@ -119,6 +119,15 @@ def drift(metric: Metric, values: Sequence[float]) -> str:
         f"drift: {metric.label} went one way over the attempts ({course}); look for throttling, "
         "other load or a leak"
     )
+
+
+def with_changes(message: str, facts: Collection[ChangedFact]) -> str:
+    """A failed cell's message that names, right after what failed, what may explain it."""
+    if not facts:
+        return message
+    title, _, rest = message.partition("\n")
+    changed = f"changed since the baseline: {'; '.join(map(str, facts))}"
+    return "\n".join([title, changed, *([rest] if rest else [])])
 
 
 def one_start(*, ours: bool) -> str:

@@ -156,8 +156,9 @@ def test_a_server_that_hangs(perf: pytest.Pytester, fault: str) -> None:
 
 @SLOW
 def test_a_server_that_stalls_for_a_while(perf: pytest.Pytester) -> None:
-    """The cell fails with its words; the server still answers, so the others are measured."""
-    stall, args = "--fault=stall:2.5@total:400", ("--llm-stall=1", "-k", "1000")
+    """The cell fails with its words; the server still answers, so the others are measured. The
+    first 2,000 tokens are those of the load before it."""
+    stall, args = "--fault=stall:2.5@total:2600", ("--llm-stall=1", "-k", "1000")
     with serving("--port=0", stall) as (_, url), running(perf, url, *args) as run:
         assert run.wait() == 1, run.output
     assert_clean(run)

@@ -160,6 +160,26 @@ def test_a_run_cannot_confirm_itself(results: Path, capsys: pytest.CaptureFixtur
     assert "is the same run as" in capsys.readouterr().err
 
 
+def test_a_smaller_kv_cache_is_1_and_what_changed_is_named(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alike a run's own gate; cells that are as fast as before stay PASS."""
+    run = run_at(1.0, date="2026-12-02T00:00:00+00:00")
+    assert run.server is not None
+    assert run.server.kv_tokens is not None
+    small = {"kv_tokens": run.server.kv_tokens * 9 // 10, "version": "0.34"}
+    changed = run.model_copy(update={"server": run.server.model_copy(update=small)})
+    write(changed, results / "small.json")
+    made = results / "compared.json"
+    assert llmperf("compare", results / "a.json", results / "small.json", "--json", made) == 1
+    report = json.loads(made.read_text())
+    assert [finding["code"] for finding in report["findings"]] == ["kv-cache"]
+    fields = [fact["field"] for fact in report["changed_facts"]]
+    assert fields == ["engine version", "KV cache"]
+    assert "REGRESSED" not in {cell["outcome"] for cell in report["cells"]}
+    assert "The server is not what it was: kv-cache" in capsys.readouterr().out
+
+
 def test_nothing_in_common_is_1(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Zero overlap is no pass; what was not measured is listed."""
     run = run_at(1.0)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.model.metrics import METRICS
-from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Outcome, Status
+from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Notice, Outcome, Status
 from pytest_llmperf.run.fixture import _publish
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,12 +36,14 @@ RECORD = CellRecord(
 )  # fmt: skip
 
 
-def published(pytester: pytest.Pytester, *records: CellRecord) -> dict[str, object]:
+def published(
+    pytester: pytest.Pytester, *records: CellRecord, findings: Sequence[Notice] = ()
+) -> dict[str, object]:
     pytester.makeini("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     item = pytester.getitem("def test_func(): pass")
     item.user_properties.append(("theirs", 1))
     for record in records:
-        _publish(item, record)
+        _publish(item, record, findings)
     assert len(dict(item.user_properties)) == len(item.user_properties), "a property is twice there"
     return dict(item.user_properties)
 
@@ -54,6 +57,13 @@ def test_values_and_changes_are_properties_and_others_stay(pytester: pytest.Pyte
         "llmperf_itl_ms": 20.8541,
         "llmperf_total_tok_s_change": -0.004,
     }
+
+
+def test_what_fails_the_run_is_with_every_cell(pytester: pytest.Pytester) -> None:
+    """A finding is no cell's own, and JUnit knows of nothing but tests."""
+    found = published(pytester, RECORD, findings=[Notice(code="kv-cache", text="10% smaller")])
+    assert found["llmperf_findings"] == "kv-cache: 10% smaller"
+    assert found["llmperf_outcome"] == "PASS"
 
 
 def test_a_rerun_replaces_what_was_there(pytester: pytest.Pytester) -> None:

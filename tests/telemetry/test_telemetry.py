@@ -153,6 +153,7 @@ def test_the_servers_gpus_are_those_that_hold_a_model(opened: Opener) -> None:
         "gpu_count": "2",
         "vram_gb": "281",
         "os": sys.platform,
+        "power_limit_w": "700",
         "driver": "580.65.06",
     }
     assert [gpu.index for gpu in watch(telemetry).added_to(MEASURED).gpus] == [0, 2]
