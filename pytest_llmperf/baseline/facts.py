@@ -99,6 +99,7 @@ def new_profile(run: RunResult) -> Baseline:
             match=Match(
                 gpu=hardware.get("gpu"),
                 gpu_count=hardware.get("gpu_count"),
+                cpu=hardware.get("cpu"),
                 model=run.server.model_root or run.server.model,
                 served_model=run.server.model,
                 engine=run.server.engine,

@@ -23,8 +23,12 @@ SETTINGS = (
 NO_ENGINE = "openai"
 """What an endpoint is called that does not tell its engine: ``engines.generic``."""
 
+_MACHINE = ("gpu", "cpu", "simulated machine")
+"""Facts any of which, seen and the same, vouches for the hardware."""
+
 _WORDS = {
     "gpu": "GPU",
+    "cpu": "CPU",
     "gpu_count": "number of GPUs",
     "max_tokens": "output length",
     "extra_body": "extra body",
@@ -54,6 +58,8 @@ class Matching:
 
     mismatches: tuple[Fact, ...]
     unverified: tuple[Fact, ...]
+    vouched: bool = True
+    """Whether something that was seen, or told, says that this is the baseline's hardware."""
 
     def explain(self, profile: str) -> str:
         """The usage error for a mismatch, with the next step."""
@@ -99,6 +105,7 @@ def compare(
     stated = [
         _check("gpu", wanted.gpu, facts.get("gpu"), plain_gpu),
         _check("gpu_count", wanted.gpu_count, facts.get("gpu_count")),
+        _check("cpu", wanted.cpu, facts.get("cpu")),
         _check_model((wanted.model, wanted.served_model), (server.model_root, server.model)),
         _check("engine", wanted.engine, engine, str.casefold),
     ]
@@ -110,6 +117,7 @@ def compare(
     return Matching(
         mismatches=tuple(fact for fact, agrees in checks if agrees is False),
         unverified=tuple(fact for fact, agrees in checks if agrees is None),
+        vouched=any(agrees for fact, agrees in checks if fact.field in _MACHINE),
     )
 
 

@@ -91,6 +91,8 @@ class Hardware(Strict):
     gpu_count: Count | None = None
     vram_gb: Positive | None = None
     """All GPUs together."""
+    cpu: Text | None = None
+    """Where the server has no GPU that can be seen: the processor and its cores."""
     os: Text | None = None
 
 
@@ -99,6 +101,7 @@ class Match(Strict):
 
     gpu: Text | None = None
     gpu_count: Count | None = None
+    cpu: Text | None = None
     model: Text | None = None
     """The model's root, e.g. its repository id."""
     served_model: Text | None = None

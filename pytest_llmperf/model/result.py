@@ -317,6 +317,9 @@ class ChangedFact(Model):
 
 DRY_RUN = "a dry run"
 
+UNVOUCHED = "hardware"
+"""Code of the notice that nothing says whether the server's hardware is the baseline's."""
+
 
 class RunResult(Model):
     """``results.json``: a run, written after every cell."""

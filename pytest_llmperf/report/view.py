@@ -10,7 +10,7 @@ from functools import cached_property
 
 from pytest_llmperf.model.grid import Cell, format_tokens
 from pytest_llmperf.model.redact import redact_all
-from pytest_llmperf.model.result import CellRecord, Outcome, RunResult, Status
+from pytest_llmperf.model.result import UNVOUCHED, CellRecord, Outcome, RunResult, Status
 from pytest_llmperf.report.banner import Verdict, changed, verdict_of
 from pytest_llmperf.report.cells import status
 from pytest_llmperf.report.numbers import count
@@ -36,6 +36,7 @@ SIMULATED_NOTE = "Simulated: these numbers come from the built-in simulator, not
 _LABELS = {
     "gpu": "GPU",
     "gpu_count": "GPU count",
+    "cpu": "CPU",
     "os": "OS",
     "vram_gb": "VRAM",
     "power_limit_w": "Power limit, W",
@@ -132,6 +133,8 @@ class View:
     @property
     def hardware_facts(self) -> list[Fact]:
         facts = {"profile": self.run.profile, **self.run.hardware}
+        if any(notice.code == UNVOUCHED for notice in self.run.warnings):
+            facts["verified"] = "no: what the profile says, nothing seen at the server"
         return [
             (_label(key), self._vram if key == "vram_gb" else str(value))
             for key, value in facts.items()

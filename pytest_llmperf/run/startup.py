@@ -23,7 +23,7 @@ from pytest_llmperf.model.capacity import fits
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.redact import redact
-from pytest_llmperf.model.result import Notice, RunSettings, ServerInfo
+from pytest_llmperf.model.result import UNVOUCHED, Notice, RunSettings, ServerInfo
 from pytest_llmperf.model.settings import METHOD, Settings
 from pytest_llmperf.progress.board import Board, spell
 from pytest_llmperf.progress.show import Show, choose_view
@@ -44,6 +44,13 @@ NO_URL = """no server to measure. Give one:
   --llm-url http://host:port   an OpenAI-compatible server
   --llm-serve "vllm serve …"   started for the run, and stopped after it
   --llm-url sim                the built-in simulator, no server needed"""
+
+
+UNVOUCHED_TEXT = (
+    "nothing vouches for the hardware: the server's GPUs cannot be seen from here, or the profile "
+    "names none; a baseline of another machine would look like this too. State what serves with "
+    "--llm-run-info gpu=NAME"
+)
 
 
 def start_run(
@@ -79,7 +86,8 @@ def start_run(
         closers.callback(show.close)
         target = reach(url, settings.serve, values, settings, log, number, closers, say)
         telemetry = _see_gpus(values, target)
-        facts = {**telemetry.facts, **settings.run_info, **target.facts}
+        machine = telemetry.facts or target.host
+        facts = {**machine, **settings.run_info, **target.facts}
         settings = replace(settings, run_info=facts)
         paired = settings.against is not None or settings.serve_against is not None
         judged_by = None if paired else first.profile if first else profile
@@ -251,8 +259,12 @@ def _check_match(
         facts = "; ".join(str(fact) for fact in matching.mismatches)
         notices.append(Notice(code="mismatch", text=f"{facts}; nothing is compared"))
     unverified = matching.describe_unverified()
-    if unverified and not server.simulated:  # a simulator has no GPU, and says it is one
+    if server.simulated:  # it has no GPU, and says what it is
+        return notices, not matching.mismatches
+    if unverified:
         notices.append(Notice(code="unverified", text=unverified))
+    if not matching.vouched and not matching.mismatches:
+        notices.append(Notice(code=UNVOUCHED, text=UNVOUCHED_TEXT))
     return notices, not matching.mismatches
 
 

@@ -17,6 +17,7 @@ from pytest_llmperf.config.resolve import read_connection
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.settings import Connection, Settings
 from pytest_llmperf.server.connect import Connected, connect
+from pytest_llmperf.server.host import read_cpu
 from pytest_llmperf.server.lock import ServerLock
 from pytest_llmperf.server.serve import READY_S, ServerProcess, place
 from pytest_llmperf.server.starter import CommandStarter, SimStarter, Starter
@@ -42,6 +43,14 @@ class Reached:
         if self.process is None:
             return {}
         return {"launch_command": self.process.command, "server_log": str(self.process.log)}
+
+    @property
+    def host(self) -> dict[str, str]:
+        """The machine without its GPUs, where it is this one for certain: an address on this host
+        may be a tunnel to another, a process of ours is not."""
+        if self.process is None or self.connected.info.simulated:
+            return {}
+        return {"cpu": read_cpu()}
 
 
 def reach(

@@ -116,7 +116,36 @@ def test_what_the_baseline_does_not_know_is_unverified_and_shown() -> None:
 
 def test_what_the_baseline_does_not_ask_for_is_not_mentioned() -> None:
     bare = BASELINE.model_copy(update={"match": BASELINE.match.model_copy(update={"gpu": None})})
-    assert judge(bare, {"gpu": "H100", "gpu_count": 2}) == Matching((), ())
+    assert judge(bare, {"gpu": "H100", "gpu_count": 2}) == Matching((), (), vouched=False)
+
+
+def of_cpu(cpu: str) -> Baseline:
+    wanted = {"gpu": None, "gpu_count": None, "cpu": cpu}
+    return BASELINE.model_copy(update={"match": BASELINE.match.model_copy(update=wanted)})
+
+
+def test_a_host_without_a_gpu_is_told_by_its_cpu() -> None:
+    """The commonest mistake: a laptop's baseline, committed, in CI."""
+    laptop = of_cpu("Core i7, 8 cores")
+    assert judge(laptop, {"cpu": "Core i7, 8 cores"}) == Matching((), ())
+    runner = judge(laptop, {"cpu": "AMD EPYC, 4 cores"})
+    assert "cpu: baseline Core i7, 8 cores, here AMD EPYC, 4 cores" in runner.explain("laptop")
+    assert "CPU (not seen" in judge(laptop, {}).describe_unverified()
+
+
+@pytest.mark.parametrize(
+    ("baseline", "facts", "vouched"),
+    [
+        (BASELINE, FACTS, True),
+        (BASELINE, {}, False),
+        (BASELINE, {"gpu_count": "2"}, False),
+        (of_cpu("Core i7, 8 cores"), {"cpu": "Core i7, 8 cores"}, True),
+        (of_cpu("Core i7, 8 cores"), {"gpu": "H100"}, False),
+    ],
+)
+def test_what_vouches_for_the_hardware(baseline: Baseline, facts: Any, vouched: bool) -> None:
+    """A number of GPUs alone does not: most hosts have one."""
+    assert judge(baseline, facts).vouched is vouched
 
 
 @pytest.mark.parametrize(("plays", "differing"), [("other", {"simulated machine"}), ("x", set())])

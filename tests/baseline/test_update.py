@@ -374,7 +374,7 @@ def test_a_new_profile_holds_the_facts_of_the_run() -> None:
     assert new.hardware.model_dump(exclude_none=True) == {
         "profile": "lab", "gpu": "H100", "gpu_count": 8, "vram_gb": 640.0, "type": "Discrete GPU",
     }  # fmt: skip
-    assert new.match.model_dump() == {
+    assert new.match.model_dump(exclude_none=True) == {
         "gpu": "H100", "gpu_count": 8, "model": "m", "served_model": "m", "engine": "vllm",
     }  # fmt: skip
     assert list(new.cells) == ["prefill[8K]", C1, "decode[8K-c16]"]
@@ -385,6 +385,13 @@ def test_a_new_profile_holds_the_facts_of_the_run() -> None:
     assert new.settings.grid.contexts == (1000, 8192)
     assert not new.simulated
     assert not plan(again(made), run(*records, run_info=info), mode="all").changed
+
+
+def test_a_new_profile_of_a_host_without_a_gpu_asks_for_its_cpu() -> None:
+    made = plan(None, run(record(C1, **FAST), run_info={"cpu": "AMD EPYC, 2 cores"}))
+    new = loads(made.after, "x")
+    assert new.hardware.cpu == new.match.cpu == "AMD EPYC, 2 cores"
+    assert "cpu" not in new.runs[RUN_ID].info
 
 
 def test_a_new_profile_of_the_simulator_is_marked() -> None:

@@ -18,7 +18,7 @@ import trustme
 import pytest_llmperf.server.reach as reach
 from pytest_llmperf.client.api import ServerApi
 from pytest_llmperf.server.lock import ServerLock
-from tests.e2e.project import ROOT, SMALL, models, says
+from tests.e2e.project import QUICK, ROOT, SMALL, chat, models, says
 from tests.support.scripted import Handler, ScriptedServer
 
 SHIPPED = ROOT / "baselines" / "rtxpro6k_x4.yaml"
@@ -422,3 +422,20 @@ def test_the_message_of_a_json_body_is_one_line(perf: pytest.Pytester) -> None:
     assert "\x1b]0" not in result.stderr.str()
     assert "\n::error" not in result.stderr.str()
     assert Path("perf_tests").exists()
+
+
+def test_a_profile_is_not_taken_for_what_serves(perf: pytest.Pytester) -> None:
+    """Without a GPU to be seen a baseline of another machine compares like the right one: that
+    nothing vouches for it is said before the run and in its report; what the user states counts."""
+    routes = {"/v1/models": models("m"), "/v1/chat/completions": chat}
+    with ScriptedServer(routes) as server:
+        common = ("perf_tests/test_prefill.py", *SMALL, *QUICK, "--llm-url", server.url)
+        lab = ("--hardware=lab", "--llm-dry-run", "--update-baselines")
+        told = "--llm-run-info=gpu=H200"
+        made = perf.runpytest(*common, told, "--hardware=lab", "--update-baselines")
+        assert made.ret == 0
+        trusted = perf.runpytest(*common, *lab)
+        stated = perf.runpytest(*common, *lab, told)
+    words = "*hardware: nothing vouches for the hardware*"
+    trusted.stdout.fnmatch_lines([f"llmperf: {words}", f"note: {words}"])
+    stated.stdout.no_fnmatch_line(words)
