@@ -1,28 +1,28 @@
-"""One connection of the measured transport: the bytes of a request out, those of its answer in."""
+"""One connection of the measured transport: HTTP/1.1 over a link, one exchange at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from typing import Any, Protocol
 
 import httptools
 
 from pytest_llmperf.client.exchange import Exchange
+from pytest_llmperf.client.intake import Intake
+from pytest_llmperf.client.link import Link
 
 STALE_S = 1.0
 """A connection opened ahead that closes within this time of a request, without a byte of answer,
 was closed by the server before the request came."""
 MAX_HEAD = 2**17
 """Bytes that may come without one of the body among them: headers, trailers, chunk extensions."""
-WRITE_SLICE = 2**18
 
 
 class Owner(Protocol):
     """What a connection tells the transport that it is part of."""
 
-    delays: deque[float]
+    intake: Intake
 
     def give_back(self, connection: Connection) -> None:
         """It is open, and nothing runs on it."""
@@ -32,32 +32,21 @@ class Owner(Protocol):
         """It is closed."""
         ...
 
-    def lay_aside(self, connection: Connection, data: bytes) -> None:
-        """It received these bytes, and wants them back by ``digest`` when there is time."""
-        ...
 
-    def digest(self) -> None:
-        """Nothing may be left aside."""
-        ...
-
-
-class Connection(asyncio.Protocol):
+class Connection:
     """One connection to the server, and the exchange that runs on it now."""
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: Owner) -> None:
         self._owner = owner
-        self.loop = loop
-        self._socket: Any = None
+        self._delays = owner.intake.delays
+        self.link: Link | None = None
         self._exchange: Exchange | None = None
         self._waiter: asyncio.Future[bool] | None = None
         self._parser: Any = None
-        self._unsent: list[memoryview] = []
-        self._paused = False
+        self._request = b""
         self._complete = False
         self._keep_alive = False
         self._at = 0.0
-        self.read_at = 0.0
-        """When bytes came last."""
         self._reads = 0
         self._unbodied = 0
         self._head_done = False
@@ -71,52 +60,37 @@ class Connection(asyncio.Protocol):
     def assign(self, exchange: Exchange, head: bytes, content: bytes) -> asyncio.Future[bool]:
         """Prepares to send; the result of the future is False for a stale connection."""
         self._exchange = exchange
-        self._waiter = self.loop.create_future()
+        self._waiter = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._complete = False
         self._unbodied = 0
         self._head_done = False
         self._headers = {}
-        self._unsent = [memoryview(head), memoryview(content)]
-        if len(content) < WRITE_SLICE:
-            self._unsent = [memoryview(head + content)]
+        self._request = head + content
         exchange.abandon = self.drop
         return self._waiter
 
     def start(self) -> None:
-        """Writes the request; the stamp is taken right before."""
+        """Writes the request; its stamp is taken right before."""
         exchange = self._exchange
         if exchange is None or exchange.ended:
             return
-        exchange.sent(time.monotonic())
-        if self.usable:
-            self._pump()
+        if self.usable and self.link is not None:
+            exchange.sent(self.link.write(self._request))
         else:
+            exchange.sent(time.monotonic())
             self._broken("the connection was closed")
 
     def drop(self) -> None:
         """Ends the connection at once, whatever runs on it."""
         self.usable = False
-        if self._socket is not None:
-            self._socket.abort()
+        if self.link is not None:
+            self.link.abort()
         self._resolve(True)
-
-    def _pump(self) -> None:
-        # large prompts go out in slices, between which other streams are read
-        if not self._unsent or self._paused or not self.usable:
-            return
-        part = self._unsent[0]
-        self._socket.write(part[:WRITE_SLICE])
-        if len(part) > WRITE_SLICE:
-            self._unsent[0] = part[WRITE_SLICE:]
-        else:
-            self._unsent.pop(0)
-        if self._unsent and not self._paused:
-            self.loop.call_soon(self._pump)
 
     def _resolve(self, fresh: bool) -> None:
         self._exchange = None
-        self._unsent = []
+        self._request = b""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(fresh)
 
@@ -145,23 +119,17 @@ class Connection(asyncio.Protocol):
     def _framed(self) -> bool:
         return b"content-length" in self._headers or b"transfer-encoding" in self._headers
 
-    # --- asyncio.Protocol
+    # --- link.Receiver
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = transport
-        self._socket.set_write_buffer_limits(high=WRITE_SLICE)
-
-    def data_received(self, data: bytes) -> None:
-        self._owner.lay_aside(self, data)
-
-    def digest(self, data: bytes, at: float) -> None:
-        """Parse what was received at ``at``."""
-        self._at = at
+    def digest(self, data: bytes | memoryview, at: float) -> None:
+        before, self._at = self._at, at
         exchange = self._exchange
         if exchange is None:
             # an answer nobody asked for
             self.drop()
             return
+        stamps = exchange.record.stamps
+        known = len(stamps)
         self._unbodied += len(data)
         try:
             self._parser.feed_data(data)
@@ -176,31 +144,25 @@ class Connection(asyncio.Protocol):
             self.usable = False
         if self._unbodied > MAX_HEAD:
             exchange.fail(at, "the server sent more than 128 KiB of header lines")
+        if len(stamps) > known + 1:
+            self._owner.intake.note_several(at, before)
         if exchange.ended:
             self._finish()
         self._reads += 1
         if not self._reads & 15:
-            self._owner.delays.append(time.monotonic() - at)
+            self._delays.append(time.monotonic() - at)
 
-    def eof_received(self) -> bool:
-        self._owner.digest()
+    def eof(self) -> None:
         self._broken("the server closed the connection")
-        return False
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.digest()
+    def lost(self, error: Exception | None) -> None:
         self._owner.forget(self)
-        self._broken(f"the connection broke ({exc})" if exc else "the server closed the connection")
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._pump()
+        self._broken(
+            f"the connection broke ({error})" if error else "the server closed the connection"
+        )
 
     def _finish(self) -> None:
-        if self._complete and self._keep_alive and self.usable and not self._unsent:
+        if self._complete and self._keep_alive and self.usable:
             self._resolve(True)
             self._owner.give_back(self)
         else:

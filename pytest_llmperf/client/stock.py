@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections import deque
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
 from pytest_llmperf.client.exchange import Exchange
 from pytest_llmperf.client.http import CONNECT_S
-from pytest_llmperf.client.transport import DELAYS_KEPT, EXTENSION
+from pytest_llmperf.client.intake import Intake
+from pytest_llmperf.client.transport import EXTENSION
 
 _SEND_EVENTS = ("http11.send_request_headers.started", "http2.send_request_headers.started")
 
@@ -21,6 +21,8 @@ class StockTransport(httpx.AsyncBaseTransport):
     """Stamps as well as httpx lets it: when its reader hands the bytes over, not at the socket."""
 
     name = "stock"
+    stamps: Literal["program"] = "program"
+    clock_moved_s = 0.0
 
     def __init__(self, tls: ssl.SSLContext | None, proxy: str | None = None) -> None:
         self._inner = httpx.AsyncHTTPTransport(
@@ -29,10 +31,13 @@ class StockTransport(httpx.AsyncBaseTransport):
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
         self.reopened = 0
-        self.delays: deque[float] = deque(maxlen=DELAYS_KEPT)
+        self.intake = Intake()
 
     async def open(self, url: httpx.URL, n: int) -> None:
         """httpx opens connections only for a request: they are set up before its clock starts."""
+
+    def unread(self) -> int:
+        return 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         exchange: Exchange = request.extensions[EXTENSION]
@@ -70,7 +75,7 @@ class StockTransport(httpx.AsyncBaseTransport):
             async for data in response.stream:
                 at = time.monotonic()
                 exchange.body(at, data)
-                self.delays.append(time.monotonic() - at)
+                self.intake.delays.append(time.monotonic() - at)
             exchange.eof(time.monotonic())
         except httpx.HTTPError as error:
             exchange.lost(time.monotonic(), str(error) or type(error).__name__)

@@ -18,9 +18,15 @@ from pytest_llmperf.client.http import (
     list_secrets,
     parse_root,
 )
+from pytest_llmperf.client.intake import Intake
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stock import StockTransport
-from pytest_llmperf.client.transport import EXTENSION, MeasuredTransport, OwnTransport
+from pytest_llmperf.client.transport import (
+    EXTENSION,
+    MeasuredTransport,
+    OwnTransport,
+    Stamps,
+)
 from pytest_llmperf.model.settings import Connection
 
 CHECK_S = 0.05
@@ -77,13 +83,24 @@ class StreamClient:
         return self._transport.reopened
 
     @property
-    def delays(self) -> list[float]:
-        """A sample of the seconds from the arrival of bytes to the end of their processing."""
-        return list(self._transport.delays)
+    def stamps(self) -> Stamps:
+        """Who stamps what is read: the kernel, or this program once it gets to it."""
+        return self._transport.stamps
 
-    def forget_delays(self) -> None:
-        """Starts the sample of ``delays`` anew."""
-        self._transport.delays.clear()
+    @property
+    def clock_moved_s(self) -> float:
+        """How far the wall clock was set since this client exists; 0 where its stamps do not
+        depend on it."""
+        return self._transport.clock_moved_s
+
+    @property
+    def intake(self) -> Intake:
+        """What was read, and how late."""
+        return self._transport.intake
+
+    def unread(self) -> int:
+        """Bytes that have arrived and have not been read."""
+        return self._transport.unread()
 
     async def open(self, n: int) -> None:
         """Opens ``n`` connections, before any clock starts.

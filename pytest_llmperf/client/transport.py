@@ -1,9 +1,9 @@
-"""The measured transport: asyncio and httptools under httpx's transport interface.
+"""The measured transport: sockets and httptools under httpx's transport interface.
 
 A request carries its ``Exchange`` in ``extensions["llmperf"]``. The transport stamps the socket
-write and every read, hands the bytes to the exchange there and then, and returns the response once
-the answer has ended: httpx costs per request, nothing per chunk. What the server said is in the
-exchange's record, not in that response.
+write and every read (by the kernel where it can), hands the bytes to the exchange there and then,
+and returns the response once the answer has ended: httpx costs per request, nothing per chunk. What
+the server said is in the exchange's record, not in that response.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from math import inf
-from typing import Protocol
+from typing import Literal, Protocol
 
 import httpx
 
@@ -21,14 +20,16 @@ from pytest_llmperf.client.connection import Connection
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.exchange import Exchange
 from pytest_llmperf.client.http import CONNECT_S
+from pytest_llmperf.client.intake import Intake
+from pytest_llmperf.client.looplink import Backlog, LoopLink
+from pytest_llmperf.client.stamps import ReceiveClock, kernel_stamps
 
 EXTENSION = "llmperf"
 OPENING_AT_ONCE = 64
-DELAYS_KEPT = 50_000
 TURN_S = 50e-6
-"""Seconds of parsing, or of writing requests, until sockets are looked at again."""
-UNDIGESTED = 2**20
-"""Bytes that may wait to be parsed."""
+"""Seconds of writing requests until sockets are looked at again."""
+
+Stamps = Literal["kernel", "program"]
 
 
 class MeasuredTransport(Protocol):
@@ -37,8 +38,21 @@ class MeasuredTransport(Protocol):
     name: str
     reopened: int
     """Connections that had gone stale before a request's clock and were set up again."""
-    delays: deque[float]
-    """Seconds from the arrival of bytes to the end of their processing: a sample."""
+    intake: Intake
+
+    @property
+    def stamps(self) -> Stamps:
+        """Who stamps what is read."""
+        ...
+
+    @property
+    def clock_moved_s(self) -> float:
+        """How far the wall clock was set meanwhile, which the kernel's stamps are of."""
+        ...
+
+    def unread(self) -> int:
+        """Bytes that have arrived and have not been read, as far as that can be seen."""
+        ...
 
     async def open(self, url: httpx.URL, n: int) -> None:
         """Sets up ``n`` connections ahead, where the transport can."""
@@ -52,10 +66,6 @@ class MeasuredTransport(Protocol):
 class OwnTransport(httpx.AsyncBaseTransport):
     """One server, HTTP/1.1, any number of connections, one request at a time on each.
 
-    Reads are stamped and laid aside; what they say is worked out a few at a time, with a look
-    at the sockets in between. So the stamps of a step that all streams share do not wait for the
-    parsing of one another, as long as there is time for it before the next step.
-
     Requests that are ready in the same turn of the loop are written after the last of them, so
     that building one does not keep the answer to another waiting; a few at a time as well, so that
     their answers do not come faster than they can be read.
@@ -68,12 +78,21 @@ class OwnTransport(httpx.AsyncBaseTransport):
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._ready: deque[Connection] = deque()
-        self._reads: deque[tuple[Connection, bytes, float]] = deque()
-        self._undigested = 0
-        self._turn: float | None = None
-        """The stamp of what is read in this turn of the loop."""
+        self._clock = ReceiveClock() if kernel_stamps() else None
         self.reopened = 0
-        self.delays: deque[float] = deque(maxlen=DELAYS_KEPT)
+        self.intake = Intake()
+        self._backlog = Backlog(self.intake)
+
+    @property
+    def stamps(self) -> Stamps:
+        return "kernel" if self._clock else "program"
+
+    @property
+    def clock_moved_s(self) -> float:
+        return self._clock.moved_s if self._clock else 0.0
+
+    def unread(self) -> int:
+        return sum(c.link.unread() for c in self._all if c.link is not None)
 
     async def open(self, url: httpx.URL, n: int) -> None:
         missing = n - len(self._idle)
@@ -124,18 +143,31 @@ class OwnTransport(httpx.AsyncBaseTransport):
         return None
 
     async def _connect(self, url: httpx.URL) -> Connection:
-        loop = asyncio.get_running_loop()
-        port = url.port or (443 if self._tls else 80)
-        making = loop.create_connection(
-            lambda: Connection(self, loop),
-            url.host,
-            port,
-            ssl=self._tls,
-            server_hostname=url.host if self._tls else None,
+        connection = Connection(self)
+        making = self._link_kernel if self._clock else self._link_loop
+        await within(
+            CONNECT_S, making(connection, url.host, url.port or (443 if self._tls else 80))
         )
-        _, connection = await within(CONNECT_S, making)
         self._all.add(connection)
         return connection
+
+    async def _link_kernel(self, connection: Connection, host: str, port: int) -> None:
+        from pytest_llmperf.client.kernellink import KernelLink, connect
+
+        assert self._clock is not None
+        loop = asyncio.get_running_loop()
+        sock, tls = await connect(loop, host, port, self._tls)
+        connection.link = KernelLink(sock, tls, loop, self._clock, self.intake, connection)
+
+    async def _link_loop(self, connection: Connection, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        _, connection.link = await loop.create_connection(
+            lambda: LoopLink(connection, self._backlog, loop),
+            host,
+            port,
+            ssl=self._tls,
+            server_hostname=host if self._tls else None,
+        )
 
     async def _send(
         self, connection: Connection, exchange: Exchange, head: bytes, content: bytes
@@ -146,39 +178,6 @@ class OwnTransport(httpx.AsyncBaseTransport):
             asyncio.get_running_loop().call_soon(self._write_ready)
         self._ready.append(connection)
         return await waiter
-
-    def lay_aside(self, connection: Connection, data: bytes) -> None:
-        """Bytes that a connection received.
-
-        What sockets hold when a turn of the loop begins is read one after another, and has one
-        stamp: none is later for having been read last. Only what a socket yields a second time in
-        the same turn may have come meanwhile.
-        """
-        if self._turn is None or connection.read_at == self._turn:
-            self._turn = time.monotonic()
-        connection.read_at = self._turn
-        if not self._reads:
-            connection.loop.call_soon(self._digest_some, connection.loop)
-        self._reads.append((connection, data, self._turn))
-        self._undigested += len(data)
-
-    def digest(self, limit_s: float = inf) -> None:
-        """Work on the reads laid aside: for so many seconds, but on one of them at least."""
-        reads, until = self._reads, time.monotonic() + limit_s
-        while reads:
-            connection, data, at = reads.popleft()
-            self._undigested -= len(data)
-            connection.digest(data, at)
-            if time.monotonic() >= until and self._undigested <= UNDIGESTED:
-                return
-
-    def _digest_some(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._turn = None
-        try:
-            self.digest(TURN_S)
-        finally:
-            if self._reads:
-                loop.call_soon(self._digest_some, loop)
 
     def _write_ready(self) -> None:
         ready, until = self._ready, time.monotonic() + TURN_S

@@ -24,6 +24,7 @@ from pytest_llmperf.measure.setup import Setup
 from pytest_llmperf.measure.summary import figures, summarise
 from pytest_llmperf.measure.validity import (
     admitted,
+    clock_notices,
     failure,
     invalid,
     is_buffered,
@@ -227,6 +228,7 @@ class Measurer:
             known |= {"std_errors": {}, "total_tok_s_ci95": None, "busy_tok_s": None}
             return known | {"status": Status.INVALID, "reason": reason}
         warnings = [
+            *clock_notices(found.health),
             *notices(decoded, server, workload.max_tokens, buffered=buffered),
             *self._length_notices(cell, found.prompt_target, known["prompt_tokens"]),
         ]

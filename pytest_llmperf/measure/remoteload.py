@@ -258,9 +258,8 @@ def _forward(
 def _worst(healths: Sequence[ClientHealth]) -> ClientHealth:
     """The worst of each value: one process that cannot keep up spoils the cell."""
     found: dict[str, Any] = {"workers": len(healths)}
-    for name in ClientHealth.model_fields.keys() - found.keys() - {"transport"}:
+    for name in ClientHealth.model_fields.keys() - found.keys():
         values = [v for health in healths if (v := getattr(health, name)) is not None]
-        found[name] = max(values, default=None)
-    transports = {health.transport for health in healths}
-    found["transport"] = "stock" if "stock" in transports else next(iter(transports), None)
+        # of words the last in the alphabet: "stock" and "program" are the coarser ones
+        found[name] = max(values, key=abs if name == "clock_moved_ms" else None, default=None)
     return ClientHealth(**found)

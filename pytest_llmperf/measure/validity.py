@@ -96,6 +96,16 @@ def is_buffered(cell: Decoded, server: ServerInfo) -> bool:
     return cell.tiny_gaps >= one_go
 
 
+def clock_notices(health: ClientHealth) -> Iterator[Notice]:
+    """That the wall clock was set while the kernel stamped by it."""
+    if moved_ms := health.clock_moved_ms:
+        text = (
+            f"this machine's wall clock was set by {moved_ms:+,.1f} ms meanwhile: stamps of the"
+            " kernel from before, read after that moment, were replaced by this program's"
+        )
+        yield Notice(code="clock-set", text=text)
+
+
 def notices(
     cell: Decoded, server: ServerInfo, max_tokens: int, *, buffered: bool
 ) -> Iterator[Notice]:

@@ -120,6 +120,15 @@ class ClientHealth(Model):
     gc_pause_max_ms: float | None = None
     processing_delay_p99_ms: float | None = None
     """From the arrival of bytes to the end of their processing."""
+    stamps: Literal["kernel", "program"] | None = None
+    """Who stamped what arrived: the kernel when it came, or this program when it got to it."""
+    merged_reads: float | None = None
+    """Share of reads that brought several chunks because the client was busy when the first came:
+    the stamps of all but the last are late."""
+    unread_s: float | None = None
+    """At the window's end bytes were unread: as many as had come in so many seconds of it."""
+    clock_moved_ms: float | None = None
+    """How far the wall clock, which the kernel's stamps are of, was set while the cell ran."""
     transport: str | None = None
     workers: int = 1
 

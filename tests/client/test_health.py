@@ -13,6 +13,8 @@ from pytest_llmperf.client.health import (
     MAX_DELAY_P99_MS,
     MAX_LAG_MS,
     MAX_LAG_P99_MS,
+    MAX_MERGED,
+    MAX_UNREAD_S,
     HealthMonitor,
     client_bound,
 )
@@ -107,6 +109,8 @@ def test_the_transport_is_named() -> None:
         ("loop_lag_p99_ms", MAX_LAG_P99_MS, "lagged"),
         ("loop_lag_max_ms", MAX_LAG_MS, "stood still"),
         ("processing_delay_p99_ms", MAX_DELAY_P99_MS, "process"),
+        ("merged_reads", MAX_MERGED, "late"),
+        ("unread_s", MAX_UNREAD_S, "had not read"),
     ],
 )
 def test_beyond_a_limit_the_client_is_bound_and_says_what_helps(
@@ -118,6 +122,12 @@ def test_beyond_a_limit_the_client_is_bound_and_says_what_helps(
     assert said.startswith("client bound")
     assert word in said
     assert "--llm-workers" in said
+
+
+def test_a_loop_that_lags_does_not_spoil_the_kernels_stamps() -> None:
+    lag = {"loop_lag_p99_ms": 2 * MAX_LAG_P99_MS, "loop_lag_max_ms": 2 * MAX_LAG_MS}
+    assert client_bound(ClientHealth(stamps="kernel", **lag)) is None
+    assert client_bound(ClientHealth(stamps="program", **lag)) is not None
 
 
 def test_nothing_observed_is_not_a_failure_to_keep_up() -> None:

@@ -1,4 +1,4 @@
-"""Arrivals are stamped when they come, not when there is time to parse them."""
+"""Arrivals are stamped when they come, not when there is time for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_llmperf.client import transport
+from pytest_llmperf.client import looplink, transport
 from pytest_llmperf.client.connection import Connection
 from pytest_llmperf.client.reader import ChunkReader
 from tests.client.driving import drive, serving
@@ -29,12 +29,12 @@ def slow_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ChunkReader, "feed", feed_slowly)
 
 
-@pytest.mark.usefixtures("slow_parsing")
+@pytest.mark.usefixtures("slow_parsing", "program_stamps")
 def test_stamps_do_not_wait_for_the_parsing_of_other_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Thirty streams get a chunk in the same moment, parsing them takes 150 ms."""
-    monkeypatch.setattr(transport, "TURN_S", 0.0)
+    monkeypatch.setattr(looplink, "TURN_S", 0.0)
     ready: list[float] = []
     together = asyncio.Event()
 
@@ -90,17 +90,18 @@ def test_what_was_laid_aside_is_read_before_the_end_of_its_connection() -> None:
     assert (record.end, record.chunks[-1]) == ("finished", 20)
 
 
+@pytest.mark.usefixtures("program_stamps")
 def test_a_backlog_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound bytes are parsed before more is read, so a flood cannot fill the memory."""
-    monkeypatch.setattr(transport, "UNDIGESTED", 2**16)
+    monkeypatch.setattr(looplink, "UNDIGESTED", 2**16)
     deepest: list[int] = []
-    lay_aside = transport.OwnTransport.lay_aside
+    lay_aside = looplink.Backlog.lay_aside
 
-    def watch(self: transport.OwnTransport, *read: object) -> None:
-        deepest.append(self._undigested)
+    def watch(self: looplink.Backlog, *read: object) -> None:
+        deepest.append(self.size)
         lay_aside(self, *read)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(transport.OwnTransport, "lay_aside", watch)
+    monkeypatch.setattr(looplink.Backlog, "lay_aside", watch)
     body = [delta(content="x" * 1000) * 500 for _ in range(10)]
     records = drive(serving(*body, STOP, DONE), count=4)
     assert [record.chunks[-1] for record in records] == [5000] * 4

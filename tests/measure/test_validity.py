@@ -13,7 +13,14 @@ from pytest_llmperf.measure.counting import count
 from pytest_llmperf.measure.gauges import Edges
 from pytest_llmperf.measure.repetition import identical, loops
 from pytest_llmperf.measure.summary import Decoded, figures, server_side, summarise
-from pytest_llmperf.measure.validity import admitted, failure, invalid, is_buffered, notices
+from pytest_llmperf.measure.validity import (
+    admitted,
+    clock_notices,
+    failure,
+    invalid,
+    is_buffered,
+    notices,
+)
 from pytest_llmperf.model.result import ClientHealth, ServerInfo
 from tests.measure.recorded import request, stream
 
@@ -359,3 +366,10 @@ def test_preemptions_are_named_also_where_the_edges_scrapes_were_too_slow() -> N
     assert "preemptions" in {n.code for n in notices(cell, PLAIN, 1000, buffered=False)}
     assert server_side(cell).preemptions == 12
     assert server_side(cell).generated_tok_s is None
+
+
+@pytest.mark.parametrize(("moved_ms", "codes"), [(0.0, []), (None, []), (-1500.0, ["clock-set"])])
+def test_a_wall_clock_that_was_set_is_named(moved_ms: float | None, codes: list[str]) -> None:
+    found = list(clock_notices(ClientHealth(stamps="kernel", clock_moved_ms=moved_ms)))
+    assert [notice.code for notice in found] == codes
+    assert all("-1,500.0 ms" in notice.text for notice in found)
