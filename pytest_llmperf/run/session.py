@@ -182,9 +182,13 @@ class Run:
             more = 1 if can_restart else ATTEMPTS - len(attempts)
             attempts += [await self.measure(cell) for _ in range(more)]
             record = judge(cell, attempts, self._gate)
-        if record.outcome is Outcome.REGRESSED and len({one.start for one in attempts}) == 1:
-            message = f"{record.message}\n{words.one_start(ours=self.restarts.ours)}"
+        starts = len({attempt.start for attempt in attempts})
+        if record.outcome is Outcome.REGRESSED:
+            message = f"{record.message}\n{words.at_starts(starts, ours=self.restarts.ours)}"
             record = record.model_copy(update={"message": message})
+        elif starts > 1 and record.outcome is Outcome.PASS:
+            text = f"{cell.id} was beyond its tolerance at one start of the server, not over all"
+            self.warnings.append(Notice(code="starts-differ", text=text))
         return record
 
     def _stores_gain(self, record: CellRecord) -> bool:

@@ -130,12 +130,14 @@ def with_changes(message: str, facts: Collection[ChangedFact]) -> str:
     return "\n".join([title, changed, *([rest] if rest else [])])
 
 
-def one_start(*, ours: bool) -> str:
-    """What to do about a breach that was seen in one start of the server only.
+def at_starts(number: int, *, ours: bool) -> str:
+    """At how many starts of the server a breach was seen; of one only, also what to do about it.
 
     Args:
         ours: the run has started the server, and may have done so again.
     """
+    if number > 1:
+        return f"so at {number} starts of the server"
     if ours:
         how = "--llm-restarts lets the run confirm it at others"
     else:

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -54,6 +55,7 @@ def test_a_start_that_came_up_slow_is_no_regression(
     first, second = cells["decode[512-c1]"], cells["decode[512-c2]"]
     assert (first.outcome, starts(first)[:2]) == (Outcome.PASS, [1, 2])
     assert (second.outcome, set(starts(second))) == (Outcome.PASS, {starts(first)[-1]})
+    assert [notice.code for notice in run.warnings] == ["starts-differ"]
     logs = [Path(name) for name in run.run_info["server_log"].split(", ")]
     assert [log.name for log in logs[:2]] == ["server.log", "server-start2.log"]
     assert all("on http" in (perf.path / log).read_text() for log in logs)
@@ -68,7 +70,7 @@ def test_a_slow_build_fails_at_every_start(perf: pytest.Pytester, measured: RunR
     _, cells = found(perf)
     first, second = cells["decode[512-c1]"], cells["decode[512-c2]"]
     assert (first.outcome, starts(first)) == (Outcome.REGRESSED, [1, 2, 3])
-    assert "--llm-restarts" not in first.message
+    assert first.message.endswith("\nso at 3 starts of the server")
     assert (second.outcome, starts(second)) == (Outcome.REGRESSED, [3, 3, 3])
     assert "--llm-restarts lets the run confirm it at others" in second.message
     text = words(result)
@@ -129,6 +131,24 @@ def test_each_start_of_the_simulator_draws_its_own_noise(
     _, cells = found(perf)
     assert starts(cells["decode[512-c1]"]) == [1, 2, 3]
     assert starts(cells["decode[512-c2]"]) == [3, 3, 3]
+
+
+def test_no_two_starts_of_a_session_draw_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several runs the first starts are numbered as if no run ever started again."""
+    specs: list[str] = []
+
+    def note(spec: str, **where: object) -> SimpleNamespace:
+        specs.append(spec)
+        return SimpleNamespace(url="http://127.0.0.1:1", close=lambda: None)
+
+    monkeypatch.setattr(starter, "start_sim", note)
+    for run in (1, 2, 3):
+        server = starter.SimStarter("sim", None, Path(), run, 3)
+        for number in (1, 2, 3):
+            server.start(number)
+    drawn = [parse_spec(spec).start for spec in specs]
+    assert drawn[::3] == [1, 2, 3]
+    assert sorted(drawn) == list(range(1, 10))
 
 
 @pytest.mark.usefixtures("quick")
