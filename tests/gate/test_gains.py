@@ -35,13 +35,13 @@ def speeds(measured: RunResult, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_lucky_window_is_not_stored_as_better(
     perf: pytest.Pytester, measured: RunResult, url: str, speeds: list[float], mode: str
 ) -> None:
-    """Ten times as fast once, as ever afterwards: the median of three attempts is stored."""
+    """Ten times as fast once, as ever afterwards: what is stored is as ever."""
     profile = write_profile(perf, measured, 1.0)
     before = load(profile).cells[CELL].values("total_tok_s")
     speeds += [10.0, 1.0]
     perf.runpytest("perf_tests", url, *LAB, *WIDE, *UPDATE, f"--llm-update-mode={mode}")
     (record,) = read(perf.path / "llmperf-report/results.json").cells
-    assert len(record.attempts) == 3
+    assert len(record.attempts) > 1
     after = load(profile).cells[CELL].values("total_tok_s")
     assert after[-1] == pytest.approx(before[-1], rel=0.01)
 
