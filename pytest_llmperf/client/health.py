@@ -115,6 +115,9 @@ def client_bound(health: ClientHealth) -> str | None:
 
     A loop that lags spoils the stamps that this program takes, not the kernel's.
     """
+    for host in health.hosts:
+        if host.bound:
+            return f"{host.name}: {host.bound}"
     by_program = health.stamps != "kernel"
     found = None
     if _over(health.cpu_share, MAX_CPU_SHARE):
@@ -146,8 +149,8 @@ def client_bound(health: ClientHealth) -> str | None:
         return None
     faster = "" if find_spec("uvloop") else "install uvloop, "
     return (
-        f"client bound: the {found}; {faster}spread the load with --llm-workers, or keep other "
-        "work off this machine"
+        f"client bound: the {found}; {faster}spread the load over more processes (--llm-workers) "
+        "or hosts (--llm-load), or keep other work off this machine"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import ipaddress
 import re
 import ssl
 import urllib.request
@@ -55,6 +56,15 @@ def parse_root(url: str) -> httpx.URL:
         )
     path = parsed.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return parsed.copy_with(path=path or "/", fragment=None, userinfo=b"")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is that of the very host which asks."""
+    host = parse_root(url).host
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def join_path(root: httpx.URL, path: str) -> httpx.URL:

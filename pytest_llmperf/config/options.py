@@ -84,7 +84,11 @@ OPTIONS: tuple[Option, ...] = (
     Option("capacity", "text", "what counts against the KV cache: reserved (default), shared "
            "prompts once, or try", choices=get_args(CapacityMode)),
     Option("kv-tokens", "text", "KV cache of the server in tokens, if it does not say", "N"),
-    Option("workers", "number", "load-generating processes (default: 1)", "N"),
+    Option("workers", "text", "load-generating processes: a number, or auto (default): this one "
+           "until the rate asks for more", "N"),
+    Option("load", "list", "generate the load by these processes, on this host or others: execnet "
+           "specifications as pytest --tx takes them, ssh=user@host//python=python3 or 4*popen; "
+           "repeatable", "[N*]SPEC"),
     Option("tolerance", "list", "override a tolerance, as a fraction: ttft_ms=0.3 or "
            "itl_ms@decode[8K-c1]=0.2; repeatable", "METRIC[@CELL]=FRACTION"),
     Option("gate", "list", "judge this metric too; repeatable", "METRIC"),

@@ -21,6 +21,9 @@ from pytest_llmperf.model.settings import Connection, Settings, Timing, Workload
 
 T = TypeVar("T")
 
+LOAD_KINDS = ("popen", "ssh", "vagrant_ssh", "socket")
+"""Of execnet's gateways."""
+
 REPORT_DIR = Path("llmperf-report")
 REPORT_FILES = {"html": "report.html", "json": "results.json", "md": "report.md"}
 
@@ -260,6 +263,41 @@ def _read_reports(values: Values) -> dict[str, Path]:
     return reports
 
 
+def _read_workers(values: Values) -> int | None:
+    text = str(values.get("workers") or "auto")
+    if text == "auto":
+        return None
+    if values.get("load"):
+        raise bad_value(
+            "workers", "--llm-load says which processes generate the load; leave it out"
+        )
+    if not text.isdecimal() or int(text) < 1:
+        raise bad_value("workers", f"{text!r} is no number of processes; write 2, or auto")
+    return int(text)
+
+
+def parse_load(texts: Iterable[str]) -> tuple[str, ...]:
+    """``ssh=user@host//python=python3``, or ``4*popen`` for four such: one specification each.
+
+    Raises:
+        ConfigError: for one that is not so.
+    """
+    specs: list[str] = []
+    for text in texts:
+        number, star, spec = text.partition("*")
+        times = int(number) if star and number.isdecimal() else 1
+        spec = spec if star and number.isdecimal() else text
+        kind = spec.partition("//")[0].partition("=")[0]
+        if kind not in LOAD_KINDS or not times:
+            raise bad_value(
+                "load",
+                f"{text!r}: write ssh=user@host//python=python3, or 4*popen for four processes"
+                " on this host",
+            )
+        specs += [spec] * times
+    return tuple(specs)
+
+
 def read_settings(values: Values) -> Settings:
     """Everything the run was asked to do.
 
@@ -312,5 +350,6 @@ def read_settings(values: Values) -> Settings:
         allow_new=bool(values.get("allow-new")),
         fail_on_improvement=bool(values.get("fail-on-improvement")),
         reports=_read_reports(values),
-        workers=_whole(values, "workers", 1, least=1),
+        workers=_read_workers(values),
+        load=parse_load(values.whole("load")),
     )

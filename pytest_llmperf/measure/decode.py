@@ -147,10 +147,12 @@ class DecodeCell:
         try:
             await self._settle(load, limit_s, "scout")
             if not load.progress().failed:
-                await asyncio.sleep(seconds)
+                now = time.monotonic()
+                await load.run_window(now, now + seconds, 0.0)
         finally:
-            records, _ = await load.finish()
+            records, health = await load.finish()
             await self._abort(records)
+        self._setup.crew.learn(self._cell.concurrency, health)
         await self._watch.drain(self._timing.drain_s)
         refusal = _refusal(records)
         if refusal is None and (words := failure(records)):
@@ -172,6 +174,7 @@ class DecodeCell:
             self._report("close", 0.0)
             records, health = await load.finish()
             await self._abort(records)
+        self._setup.crew.learn(self._cell.concurrency, health)
         inside = [s for s in self._watch.scrapes if t0 <= s.asked and s.gauges.at <= t1 + 0.5]
         return Recording(
             records=records,

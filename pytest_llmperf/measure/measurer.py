@@ -14,6 +14,7 @@ from pytest_llmperf.engines.base import Engine
 from pytest_llmperf.engines.identity import find_change
 from pytest_llmperf.measure.asking import Asker, is_warm
 from pytest_llmperf.measure.counting import count
+from pytest_llmperf.measure.crew import Crew
 from pytest_llmperf.measure.decode import DecodeCell, Recording
 from pytest_llmperf.measure.events import DoesNotFit, Invalid, Listener
 from pytest_llmperf.measure.memory import Memory
@@ -60,7 +61,7 @@ class Measurer:
         capacity_mode: CapacityMode = "reserved",
         kv_tokens: int | None = None,
         progress: Listener | None = None,
-        workers: int = 1,
+        crew: Crew | None = None,
     ) -> None:
         """
         Args:
@@ -74,7 +75,7 @@ class Measurer:
             capacity_mode: how a cell's need is reckoned.
             kv_tokens: KV budget that overrides the server's.
             progress: called several times a second while a cell runs; must be quick.
-            workers: processes that generate a decode cell's load; 1 is this process itself.
+            crew: who generates a decode cell's load; without one, this process itself.
         """
         self._api = api
         self._setup = Setup(
@@ -86,7 +87,7 @@ class Measurer:
             capacity_mode=capacity_mode,
             kv_tokens=kv_tokens,
             listener=progress or (lambda event: None),
-            workers=workers,
+            crew=crew or Crew(workers=1),
         )
         self._memory = Memory(
             prompts=PromptMaker(workload.endpoint), form=RequestForm(server.model, workload)

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.engines.base import Engine
+from pytest_llmperf.measure.crew import Crew
 from pytest_llmperf.measure.events import Listener
 from pytest_llmperf.measure.load import Load
 from pytest_llmperf.measure.localload import LocalLoad
+from pytest_llmperf.measure.remoteload import RemoteLoad
 from pytest_llmperf.model.capacity import kv_budget
 from pytest_llmperf.model.choices import CapacityMode
 from pytest_llmperf.model.grid import Cell
@@ -28,19 +30,18 @@ class Setup:
     capacity_mode: CapacityMode
     kv_tokens: int | None
     listener: Listener
-    workers: int = 1
-    """Processes that generate a decode cell's load."""
+    crew: Crew
+    """Who generates a decode cell's load."""
 
     def make_load(self, path: str, bodies: Sequence[bytes], first_token_s: float) -> Load:
         """Streams that send these bodies."""
-        if self.workers > 1:
-            from pytest_llmperf.measure.remoteload import RemoteLoad
-
+        if specs := self.crew.pick(len(bodies)):
             return RemoteLoad(
+                self.crew.pool,
+                specs,
                 self.connection,
                 path,
                 bodies,
-                workers=self.workers,
                 first_token_s=first_token_s,
                 stall_s=self.timing.stall_s,
             )

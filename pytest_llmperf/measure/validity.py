@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.measure.asking import LEAST_SHARE
+from pytest_llmperf.measure.clocks import NAMED_S, UNGATED_S
 from pytest_llmperf.measure.counting import Records
 from pytest_llmperf.measure.gauges import Edges
 from pytest_llmperf.measure.repetition import identical, loops
@@ -97,13 +98,22 @@ def is_buffered(cell: Decoded, server: ServerInfo) -> bool:
 
 
 def clock_notices(health: ClientHealth) -> Iterator[Notice]:
-    """That the wall clock was set while the kernel stamped by it."""
+    """That the wall clock was set while the kernel stamped by it, and which hosts' clocks are not
+    known as closely as they should be."""
     if moved_ms := health.clock_moved_ms:
         text = (
             f"this machine's wall clock was set by {moved_ms:+,.1f} ms meanwhile: stamps of the"
             " kernel from before, read after that moment, were replaced by this program's"
         )
         yield Notice(code="clock-set", text=text)
+    for host in health.hosts:
+        error_s = (host.clock_error_ms or 0.0) / 1e3
+        text = f"the clock of {host.name} is known to within {error_s * 1e3:.1f} ms only"
+        if error_s > UNGATED_S:
+            text += f" (limit {UNGATED_S * 1e3:.0f}): TTFT is not gated"
+            yield Notice(code="clock-unsure", text=text)
+        elif error_s > NAMED_S:
+            yield Notice(code="clock-error", text=f"{text}: edges of the window are no better")
 
 
 def notices(

@@ -110,6 +110,25 @@ class GpuUse(Model):
     """The reasons seen: power cap, thermal slowdown, ..."""
 
 
+class LoadHost(Model):
+    """One host's part in the load of a cell, and how it fared."""
+
+    name: str
+    processes: int
+    streams: int
+    share: float | None = None
+    """Of the output tokens of the whole load."""
+    cpu_share: float | None = None
+    """Of one core, of its busiest process over the window."""
+    loop_lag_p99_ms: float | None = None
+    bound: str = ""
+    """Why it could not keep up."""
+    clock_offset_ms: float | None = None
+    """How far its monotonic clock is ahead of this host's; None for this host."""
+    clock_error_ms: float | None = None
+    """The offset is that sure."""
+
+
 class ClientHealth(Model):
     """Whether the client could keep up; beyond its limits a cell is invalid."""
 
@@ -131,6 +150,8 @@ class ClientHealth(Model):
     """How far the wall clock, which the kernel's stamps are of, was set while the cell ran."""
     transport: str | None = None
     workers: int = 1
+    hosts: list[LoadHost] = Field(default_factory=list)
+    """Where the load came from, if not from this host alone."""
 
 
 class Series(Model):

@@ -95,4 +95,7 @@ class Settings:
     fail_on_improvement: bool = False
     reports: Mapping[str, Path] = field(default_factory=dict)
     """Report format -> file."""
-    workers: int = 1
+    workers: int | None = None
+    """Processes that generate the load; None: as many as it takes."""
+    load: tuple[str, ...] = ()
+    """Those that do so instead, on this host or others: execnet specifications."""

@@ -90,6 +90,9 @@ def _flatten(values: dict[str, Any], group: str = "") -> Iterator[tuple[str, Any
         elif name == "gpus":
             for gpu in value:
                 yield from _flatten(gpu, f"GPU_{gpu['index']}")
+        elif name == "hosts":
+            for host in value:
+                yield from _flatten(host, f"Load of {host['name']}".replace(".", "·"))
         else:
             yield (f"{group}.{name}" if group else name), value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmperf.config.resolve import read_settings
+from pytest_llmperf.measure.crew import Crew
 from pytest_llmperf.model.errors import LlmPerfError
 from pytest_llmperf.model.redact import redact
 from pytest_llmperf.report.json import dumps
@@ -22,6 +23,8 @@ class Series:
         self._selection = selection
         self._items = items
         self._by_id = {item.nodeid: item for item in items}
+        self._crew: Crew | None = None
+        """Who generates the load, in all runs."""
         self._number = 0
         self._status = 0
 
@@ -35,7 +38,11 @@ class Series:
             self._status = self.runs[-1].finish(0, "") or self._status
             self.runs[-1].close()
         first = self.runs[0] if self.runs else None
-        self.runs.append(start_run(self._selection, self._items, number, first))
+        if self._crew is None:
+            settings = read_settings(self._selection.values())
+            self._crew = Crew(settings.workers, settings.load)
+        started = start_run(self._selection, self._items, self._crew, number, first)
+        self.runs.append(started)
         self._number = number
         return self.runs[-1]
 
@@ -99,3 +106,5 @@ class Series:
         """Stop what was started. Idempotent."""
         for run in self.runs:
             run.close()
+        if self._crew is not None:
+            self._crew.close()

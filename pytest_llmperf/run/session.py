@@ -37,6 +37,7 @@ from pytest_llmperf.model.settings import Connection, Settings
 from pytest_llmperf.progress.show import Show
 from pytest_llmperf.report import html
 from pytest_llmperf.report.files import write_atomically
+from pytest_llmperf.report.numbers import count
 from pytest_llmperf.report.publish import publish
 from pytest_llmperf.run.acceptance import accept
 from pytest_llmperf.run.restart import Restarts
@@ -141,7 +142,11 @@ class Run:
             if not client_bound(measurement.client):
                 break
             first, measurement = measurement, await self._measure_once(cell)
-            note = Notice(code="measured-again", text=f"an attempt was thrown away: {first.reason}")
+            text = f"an attempt was thrown away: {first.reason}"
+            if measurement.client.workers > first.client.workers:
+                processes = count(measurement.client.workers, "load process", "load processes")
+                text += f"; measured again with {processes}"
+            note = Notice(code="measured-again", text=text)
             measurement = measurement.model_copy(
                 update={"warnings": [*first.warnings, note, *measurement.warnings]}
             )

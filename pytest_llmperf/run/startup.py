@@ -17,6 +17,7 @@ from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.profiles import find_profile, profile_path
 from pytest_llmperf.config.options import Values, list_given
 from pytest_llmperf.config.resolve import REPORT_DIR, read_settings
+from pytest_llmperf.measure.crew import Crew
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.measure.text import text_hash
 from pytest_llmperf.model.capacity import fits
@@ -54,11 +55,16 @@ UNVOUCHED_TEXT = (
 
 
 def start_run(
-    selection: Selection, items: list[pytest.Item], number: int = 1, first: Run | None = None
+    selection: Selection,
+    items: list[pytest.Item],
+    crew: Crew,
+    number: int = 1,
+    first: Run | None = None,
 ) -> Run:
     """Check everything that was asked, reach the server, and say how long it will take.
 
     Args:
+        crew: who generates the load, in all runs of the session.
         number: of the run within the session.
         first: the first run of the session: what was its baseline is that of all.
 
@@ -81,6 +87,7 @@ def start_run(
             "--llm-prune deletes what the matrix has no more, so it needs the whole matrix of "
             f"{settings.hardware}: leave out paths, -k and options of the grid"
         )
+    crew.open()
     show = Show(Board(), choose_view(selection.config))
     with contextlib.ExitStack() as closers:
         closers.callback(show.close)
@@ -92,7 +99,7 @@ def start_run(
         paired = settings.against is not None or settings.serve_against is not None
         judged_by = None if paired else first.profile if first else profile
         kind = PairedRun if paired else Run
-        built = _build(kind, settings, target, profile, judged_by, say, show)
+        built = _build(kind, settings, target, profile, judged_by, crew, say, show)
         if isinstance(built, PairedRun):
             other_log = log.with_name("server-against.log")
             command, address = settings.serve_against, settings.against
@@ -100,7 +107,7 @@ def start_run(
                 address, command, values, settings, other_log, number, closers, say, other=True
             )
             built.against = redact(other.url)
-            reference = _build(Run, settings, other, None, None, say, show)
+            reference = _build(Run, settings, other, None, None, crew, say, show)
             built.warnings += _different_models(built.server, reference.server)
             built.oppose(reference, PairGate.of(built.against, settings.grid, settings))
         built.telemetry = telemetry
@@ -166,6 +173,7 @@ def _build(
     target: Reached,
     profile: Loaded | None,
     judged_by: Loaded | None,
+    crew: Crew,
     say: Callable[[str], None],
     show: Show,
 ) -> Run:
@@ -199,7 +207,7 @@ def _build(
             settings.capacity,
             settings.kv_tokens,
             show.hear,
-            settings.workers,
+            crew,
         )
 
     built = kind(

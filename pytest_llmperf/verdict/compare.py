@@ -88,6 +88,8 @@ def _excuse(metric: Metric, measurement: Measurement) -> str:
         return "not measurable: buffered"
     if metric.name in COUNTED and "metrics-late" in codes:
         return "the server's metrics answered late"
+    if metric.name in TTFT and "clock-unsure" in codes:
+        return "the clock of a load host is not sure"
     cold = measurement.phase == "decode" and measurement.ttft_warm is False
     return "not warm" if cold and metric.name in TTFT else ""
 
