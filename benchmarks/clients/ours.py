@@ -18,7 +18,9 @@ from benchmarks.load import Seen
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.loop import run
 from pytest_llmperf.measure.counting import count
+from pytest_llmperf.measure.crew import LOCAL
 from pytest_llmperf.measure.localload import LocalLoad
+from pytest_llmperf.measure.pool import LoadPool
 from pytest_llmperf.measure.remoteload import RemoteLoad
 from pytest_llmperf.measure.window import measure_window
 from pytest_llmperf.model.settings import Connection
@@ -30,9 +32,10 @@ async def measure(url: str, streams: int, tokens: int, seconds: float, workers: 
     body = json.dumps({**BODY, "max_tokens": tokens}).encode()
     connection, path, bodies = Connection(url), "/v1/chat/completions", [body] * streams
     limits = {"first_token_s": 60.0, "stall_s": 60.0}
+    pool = LoadPool()
     load: LocalLoad | RemoteLoad = LocalLoad(connection, path, bodies, **limits)
     if workers > 1:
-        load = RemoteLoad(connection, path, bodies, workers=workers, **limits)
+        load = RemoteLoad(pool, [LOCAL] * workers, connection, path, bodies, **limits)
     try:
         await load.open()
         await load.start()
@@ -46,6 +49,7 @@ async def measure(url: str, streams: int, tokens: int, seconds: float, workers: 
         spent, until = cpu_s(processes) - before, time.monotonic()
     finally:
         records, health = await load.finish()
+        pool.close()
     curves = count(records).streams
     window = measure_window(curves, t0, t1)
     requests = [curve for stream in curves for curve in stream if curve.stamps.size]

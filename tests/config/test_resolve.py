@@ -75,6 +75,11 @@ def test_what_a_cell_needs_to_be_measured_again(pytester: pytest.Pytester) -> No
         (["--llm-ca=missing.pem"], "--llm-ca: there is no file missing.pem"),
         (["--llm-api-key-file=missing"], "--llm-api-key-file: cannot read missing"),
         (["--llm-update-reason=x"], "go with --update-baselines"),
+        (["--llm-workers=some"], "--llm-workers: 'some' is no number of processes; write 2, or"),
+        (["--llm-workers=0"], "--llm-workers: '0' is no number of processes"),
+        (["--llm-workers=2", "--llm-load=popen"], "--llm-load says which processes"),
+        (["--llm-load=gpu2"], "--llm-load: 'gpu2': write ssh=user@host//python=python3, or 4*pop"),
+        (["--llm-load=0*popen"], "--llm-load: '0*popen': write"),
     ],
 )
 def test_a_value_that_cannot_be_used_gets_one_clear_error(
@@ -82,6 +87,24 @@ def test_a_value_that_cannot_be_used_gets_one_clear_error(
 ) -> None:
     """The option is named, and what to write instead."""
     assert problem in resolve(pytester, args)
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ([], "None ()"),
+        (["--llm-workers=auto"], "None ()"),
+        (["--llm-workers=3"], "3 ()"),
+        (
+            ["--llm-load=ssh=-p 22 me@gpu2//python=python3", "--llm-load=2*popen"],
+            "None ('ssh=-p 22 me@gpu2//python=python3', 'popen', 'popen')",
+        ),
+    ],
+)
+def test_who_generates_the_load(pytester: pytest.Pytester, args: list[str], expected: str) -> None:
+    """As many processes as it takes, a number of them, or specifications as pytest --tx has."""
+    shown = resolve(pytester, args, "settings.workers, settings.load")
+    assert shown == f"RESULT {expected}"
 
 
 @pytest.mark.parametrize(

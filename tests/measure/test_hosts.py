@@ -129,8 +129,9 @@ def test_a_host_of_another_version_is_told_the_command(
     sshd: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "__version__", "9.9.9")
-    with closing(Crew(load=[sshd.spec(sys.executable)])) as crew, pytest.raises(
-        ConfigError, match=r"loadhost needs pytest-llmperf 9\.9\.9; .* there has"
+    with (
+        closing(Crew(load=[sshd.spec(sys.executable)])) as crew,
+        pytest.raises(ConfigError, match=r"loadhost needs pytest-llmperf 9\.9\.9; .* there has"),
     ):
         crew.open()
 

@@ -281,6 +281,16 @@ def test_ttft_is_not_judged_when_the_cache_was_seen_to_be_cold(
     assert record.outcome is outcome
 
 
+def test_ttft_is_not_judged_when_a_load_host_has_an_unsure_clock() -> None:
+    """The rest of the cell is."""
+    notice = Notice(code="clock-unsure", text="the clock of gpu2 is known to within 9 ms only")
+    unsure = measured(ttft_ms=600.0, warnings=[notice])
+    record = judge(CELL, [unsure], gate())
+    assert record.outcome is Outcome.PASS
+    assert verdict_of(record, "ttft_ms").why == "the clock of a load host is not sure"
+    assert judge(CELL, [measured(ttft_ms=600.0)], gate()).outcome is Outcome.REGRESSED
+
+
 def test_a_slower_engine_is_named() -> None:
     """Steps/s fell, tokens per step did not."""
     record = judge(CELL, speeds(0.85, 0.85, 0.85), gate())
