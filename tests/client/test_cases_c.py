@@ -279,10 +279,10 @@ def test_c19_the_first_token_has_a_limit_of_its_own(transport: str) -> None:
 
 
 def test_c19_a_stall_after_the_first_token_is_noticed(transport: str) -> None:
-    handler = serving(*words(2), 2.0, STOP, DONE)
+    handler = serving(*words(2), 60.0, STOP, DONE)
     began = time.monotonic()
-    (record,) = drive(handler, transport=transport, first_token_s=60.0, stall_s=0.2)
-    assert time.monotonic() - began < 1.5
+    (record,) = drive(handler, transport=transport, first_token_s=120.0, stall_s=0.2)
+    assert time.monotonic() - began < 50
     assert record.end == "failed"
     assert record.error == "stalled: no token for 0.2 s (the connection is silent)"
 

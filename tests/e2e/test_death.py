@@ -97,8 +97,8 @@ def test_kill_9_of_the_server(perf: pytest.Pytester, step: str, measured: set[in
         with running(perf, url, **env) as run:
             assert eventually(lambda: server.poll() is not None), run.output
             died = time.monotonic()
-            assert run.wait(20) == 1, run.output
-            assert time.monotonic() - died < 15
+            assert run.wait(60) == 1, run.output
+            assert time.monotonic() - died < 30, "not the silence that --llm-stall allows"
     assert_clean(run)
     assert "! llmperf: the server is gone since " in run.output
     assert run.results["finished"] is False

@@ -72,7 +72,7 @@ def test_f6_loading_for_ever_is_an_error_with_the_servers_words() -> None:
     began = time.monotonic()
     with pytest.raises(ServerUnusable, match=r"not ready after .*Loading model.*--llm-wait"):
         connected({"/health": LOADING, "/v1/models": LOADING}, wait_s=0.1)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 60, "not the ten minutes without the option"
 
 
 def test_a_refused_connection_is_an_error_at_once() -> None:
@@ -139,10 +139,10 @@ def test_one_bad_answer_between_cells_is_no_change_of_the_server() -> None:
 @pytest.mark.parametrize("cause", ["dns", "not-http"])
 def test_what_waiting_cannot_cure_is_not_waited_for(cause: Any) -> None:
     gone = Unreachable(cause, "no host is named 'h'")
-    began = time.monotonic()
+    api = FakeApi({"/health": gone, "/v1/models": gone})
     with pytest.raises(ServerUnusable, match="no host"):
-        connected({"/health": gone, "/v1/models": gone}, wait_s=30)
-    assert time.monotonic() - began < 2
+        run(connect(api, wait_s=30))
+    assert api.asked == ["/health", "/v1/models"]
 
 
 def test_a_tls_failure_names_the_options_and_is_not_waited_for() -> None:

@@ -178,8 +178,8 @@ def test_ctrl_c_while_the_server_starts_again(perf: pytest.Pytester, measured: R
         (guard,) = run.children()
         run.process.send_signal(signal.SIGINT)
         began = time.monotonic()
-        assert run.wait(30) == 2, run.output
-        assert time.monotonic() - began < 25
-        assert eventually(lambda: not alive(guard), 10)
+        assert run.wait(58) == 2, run.output
+        assert time.monotonic() - began < 58, "not the 60 s that it loads"
+        assert eventually(lambda: not alive(guard))
     assert "KeyboardInterrupt" in run.output
     assert "Traceback" not in run.output
