@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,10 @@ import pytest
 
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.measure import remoteload, validity
+from pytest_llmperf.measure.crew import LOCAL, Crew
 from pytest_llmperf.measure.events import Invalid
 from pytest_llmperf.measure.measurer import Measurer
+from pytest_llmperf.measure.pool import LoadPool
 from pytest_llmperf.measure.recordpack import pack, unpack
 from pytest_llmperf.measure.remoteload import RemoteLoad
 from pytest_llmperf.model.errors import ServerUnusable
@@ -50,8 +52,15 @@ def wait_until(done: Callable[[], bool], limit_s: float = 10.0) -> None:
 @asynccontextmanager
 async def loading(url: str, streams: int = 4, workers: int = 2) -> AsyncIterator[RemoteLoad]:
     """A load whose connections are open; its processes must be gone afterwards."""
+    pool, pids = LoadPool(), []
     load = RemoteLoad(
-        Connection(url), PATH, [BODY] * streams, workers=workers, first_token_s=5.0, stall_s=5.0
+        pool,
+        [LOCAL] * workers,
+        Connection(url),
+        PATH,
+        [BODY] * streams,
+        first_token_s=5.0,
+        stall_s=5.0,
     )
     try:
         await load.open()
@@ -60,6 +69,7 @@ async def loading(url: str, streams: int = 4, workers: int = 2) -> AsyncIterator
     finally:
         with suppress(Invalid):
             await load.finish()
+        pool.close()
     assert all(map(is_gone, pids))
 
 
@@ -84,8 +94,11 @@ def test_two_processes_measure_what_the_server_did() -> None:
     """Seven streams over two processes, four tokens a chunk, restarts in the window: tok/s, ITL,
     TTFT and streams are those of the server, as from one process."""
     paced = Paced(ttft=0.1, step=0.1, per_chunk=4)
-    with measuring(paced, timing=replace(QUICK, duration_s=3.0)) as (measurer, _):
-        measurer._setup = replace(measurer._setup, workers=2)
+    with (
+        measuring(paced, timing=replace(QUICK, duration_s=3.0)) as (measurer, _),
+        closing(Crew(workers=2)) as crew,
+    ):
+        measurer._setup = replace(measurer._setup, crew=crew)
         found = measure(measurer, 7)
     assert (found.status, found.reason) == (Status.VALID, "")
     assert found.total_tok_s == pytest.approx(7 * 40, rel=0.02)
@@ -144,9 +157,10 @@ def test_a_killed_process_makes_the_cell_invalid() -> None:
     with (
         pytest.MonkeyPatch.context() as patch,
         measuring(Paced(), timing=replace(QUICK, duration_s=60.0)) as (measurer, _),
+        closing(Crew(workers=2)) as crew,
     ):
-        patch.setattr("pytest_llmperf.measure.remoteload.RemoteLoad", Killing)
-        measurer._setup = replace(measurer._setup, workers=2)
+        patch.setattr("pytest_llmperf.measure.setup.RemoteLoad", Killing)
+        measurer._setup = replace(measurer._setup, crew=crew)
         found = measure(measurer, 4)
         took = time.monotonic() - began[0]
     assert found.status == Status.INVALID
@@ -158,7 +172,8 @@ def test_a_killed_process_makes_the_cell_invalid() -> None:
 def test_a_process_that_hangs_is_noticed_and_removed() -> None:
     with pytest.MonkeyPatch.context() as patch, ScriptedServer({PATH: Paced()}) as server:
         patch.setattr("pytest_llmperf.measure.remoteload.SILENT_S", 1.0)
-        patch.setattr("pytest_llmperf.measure.remoteload.EXIT_S", 0.2)
+        patch.setattr("pytest_llmperf.measure.remoteload.CLOSE_S", 0.2)
+        patch.setattr("pytest_llmperf.measure.pool.EXIT_S", 0.2)
 
         async def main() -> None:
             async with loading(server.url) as load:
@@ -235,12 +250,18 @@ def test_processes_end_when_their_parent_is_killed() -> None:
 
 
 def test_the_key_is_on_no_command_line() -> None:
-    with ScriptedServer({PATH: Paced()}) as server:
+    with ScriptedServer({PATH: Paced()}) as server, closing(LoadPool()) as pool:
 
         async def main() -> list[bytes]:
             connection = Connection(server.url, api_key="sk-secret-4711")
             load = RemoteLoad(
-                connection, PATH, [BODY] * 2, workers=2, first_token_s=5.0, stall_s=5.0
+                pool,
+                [LOCAL] * 2,
+                connection,
+                PATH,
+                [BODY] * 2,
+                first_token_s=5.0,
+                stall_s=5.0,
             )
             try:
                 await load.open()
