@@ -158,7 +158,12 @@ def _in_window(requests: list[Request], load: Load, t0: float, t1: float) -> dic
     for _, _, stamps in requests:
         counts = load.per_chunk * np.arange(1, stamps.size + 1)
         edges = np.interp([t0, t1], stamps, counts)
-        edges[np.array([t0, t1]) <= stamps[0]] = 0
+        # the tokens of a first chunk are made one by one at the pace of the others
+        step = (stamps[-1] - stamps[0]) / max(stamps.size - 1, 1)
+        for i, edge in enumerate((t0, t1)):
+            if edge <= stamps[0]:
+                ahead = load.per_chunk * (stamps[0] - edge) / step if step else load.per_chunk
+                edges[i] = load.per_chunk - ahead if ahead <= load.per_chunk - 1 else 0
         made += edges[1] - edges[0]
     return {
         "itl_ms": 1e3 * float(np.median(itls)),

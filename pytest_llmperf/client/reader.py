@@ -21,6 +21,9 @@ _UNCOUNTED = 16
 _KEPT_TEXT = 2**20
 _REASON_CHARS = 40
 _ID_CHARS = 200
+_HEARTBEATS = (b"", b'""', b"null")
+MAX_MALFORMED = 0.01
+"""Share of a stream's frames."""
 _TOO_LARGE = "the server sent an event of more than 4 MiB"
 _FAILED_REASONS = ("error", "abort")
 
@@ -40,8 +43,11 @@ class ChunkReader:
     __slots__ = (
         "_at",
         "_continuous",
+        "_doubtful",
+        "_frames",
         "_kept",
         "_last",
+        "_odd_frame",
         "_parser",
         "_reasoned",
         "_start",
@@ -64,6 +70,10 @@ class ChunkReader:
         self._uncounted = 0
         self._reasoned = False
         self._start = ""
+        self._frames = 0
+        self._odd_frame = ""
+        self._doubtful = False
+        """A frame that may have been a chunk was lost, and no count has come since."""
 
     def feed(self, data: bytes, at: float) -> None:
         """Takes bytes that arrived at ``at``, monotonic seconds.
@@ -91,6 +101,11 @@ class ChunkReader:
             raise StreamFailed(_TOO_LARGE) from None
         record = self.record
         stray = self._parser.stray.strip()
+        if record.malformed > MAX_MALFORMED * self._frames or self._doubtful:
+            raise StreamFailed(
+                f"{record.malformed} of {self._frames} frames were malformed, such as an event that"
+                f" is no JSON object: {self._odd_frame}"
+            )
         if not (record.done or record.finish_reason):
             if stray:
                 raise StreamFailed(
@@ -123,6 +138,7 @@ class ChunkReader:
             raise StreamFailed(error_words(data.decode("utf-8", "replace")))
         if record.done:
             return
+        self._frames += 1
         try:
             chunk = read_chunk(data)
         except ErrorSaid as said:
@@ -136,9 +152,13 @@ class ChunkReader:
         """The data of an event that is no chunk."""
         if data == b"[DONE]":
             self.record.done = True
-        elif data:
-            words = one_line(data.decode("utf-8", "replace")[:200])
-            raise StreamFailed(f"an event that is no JSON object: {words}")
+        elif data.startswith(b":"):
+            # a comment that something on the way made data of: it cannot have been a chunk
+            self.record.rewrapped += 1
+        elif data not in _HEARTBEATS:
+            self.record.malformed += 1
+            self._doubtful = True
+            self._odd_frame = self._odd_frame or one_line(data.decode("utf-8", "replace")[:200])
 
     def _take_chunk(self, chunk: Chunk) -> None:
         record, choices, usage = self.record, chunk.choices, chunk.usage
@@ -167,6 +187,8 @@ class ChunkReader:
         if usage.completion_tokens == ODD:
             record.usage_odd = True
             return None
+        if usage.completion_tokens is not None:
+            self._doubtful = False
         return usage.completion_tokens
 
     def _count(self, text: str, count: int | None, usage_only: bool = False) -> None:

@@ -38,6 +38,10 @@ class StreamRecord:
     """Tokens of reasoning that the final usage counts though no chunk carried reasoning."""
     usage_odd: bool = False
     """A count that cannot be believed was seen and left out: it fell, or was no whole number."""
+    malformed: int = 0
+    """Frames that were no JSON; each may have been a chunk."""
+    rewrapped: int = 0
+    """Frames that something on the way had made of comments."""
     usage_seen: Literal["continuous", "final"] | None = None
     finish_reason: str | None = None
     done: bool = False

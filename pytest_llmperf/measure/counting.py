@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from statistics import median
 
 from pytest_llmperf.client.record import StreamRecord
-from pytest_llmperf.measure.window import Curve
+from pytest_llmperf.measure.window import Curve, Pace
 from pytest_llmperf.model.result import TokenSource
 
 Records = Sequence[Sequence[StreamRecord]]
@@ -51,10 +52,15 @@ def _total(record: StreamRecord) -> int:
 
 
 def _curves(records: Records, mean_scale: float | None) -> list[list[Curve]]:
-    return [
+    streams = [
         [_curve(record, mean_scale) for record in stream if record.sent_at is not None]
         for stream in records
     ]
+    paces = [pace for stream in streams for curve in stream if (pace := curve.pace) is not None]
+    if not paces:
+        return streams
+    usual = Pace(median(p.seconds for p in paces), median(p.per_chunk for p in paces))
+    return [[replace(curve, usual=usual) for curve in stream] for stream in streams]
 
 
 def _curve(record: StreamRecord, mean_scale: float | None) -> Curve:

@@ -84,6 +84,12 @@ class Decoded:
         return edges.rose(name) if edges else None
 
     @property
+    def first_chunk_tokens(self) -> float | None:
+        """Tokens of a request's first chunk, median; None without a request that had one."""
+        curves = [c for stream in self.streams for c in stream if c.stamps.size]
+        return float(np.median([c.tokens[0] / c.events[0] for c in curves])) if curves else None
+
+    @property
     def gap_share(self) -> float:
         """Share of the streams' time in the window in which they were not decoding."""
         return 1 - self.window.decoding / self.concurrency

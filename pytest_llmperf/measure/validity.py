@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmperf.client.health import client_bound
+from pytest_llmperf.client.reader import MAX_MALFORMED
 from pytest_llmperf.measure.asking import LEAST_SHARE
 from pytest_llmperf.measure.clocks import NAMED_S, UNGATED_S
 from pytest_llmperf.measure.counting import Records
@@ -19,6 +20,10 @@ _DRIFT_SIGMAS = 3.0
 _DRIFT_LEAST = 0.01
 """A drift smaller than this is of no interest, however sure."""
 _COUNTERS_APART = 0.05
+_LONG = 16
+"""Tokens of an answer that a server which streams sends in several chunks."""
+_TOKEN_CHARS = 4
+"""Characters of a token, about."""
 _UNEVEN = 3.0
 """Times slower than the median: chance and turns of batches stay well below."""
 _CHUNKS_IN_ONE_GO = 0.5
@@ -57,8 +62,12 @@ def invalid(
     counted = [r.prompt_tokens for s in cell.records for r in s if r.prompt_tokens is not None]
     if counted and min(counted) < LEAST_SHARE * prompt_target:
         return f"prompt truncated: the server read {min(counted):,} of {prompt_target:,} tokens"
+    if (bad := _malformed(cell)) is not None:
+        return bad
     if bound := client_bound(health):
         return bound
+    if (whole := _not_streamed(cell)) is not None:
+        return f"the server does not stream: {whole}"
     if window.tokens <= 0:
         return "no token in the window"
     if (waited := _longest_wait(cell)) is not None:
@@ -132,6 +141,9 @@ def notices(
     if preempted := cell.counted_by_server("preemptions"):
         text = f"{preempted:.0f} preemptions in the window: the KV cache ran out"
         yield Notice(code="preemptions", text=text)
+    if not buffered and (first := cell.first_chunk_tokens) is not None and first >= 2:
+        text = f"TTFT is that of the first chunk of {first:.0f} tokens"
+        yield Notice(code="first-chunk", text=text)
     if cell.gap_share > _RESTART_GAPS:
         text = f"streams spent {cell.gap_share:.1%} of the window between two requests"
         yield Notice(code="restart-gaps", text=text)
@@ -165,6 +177,13 @@ def _endings(cell: Decoded, max_tokens: int) -> Iterator[Notice]:
             " window is prefill of restarts"
         )
         yield Notice(code="early-stops", text=text)
+    odd = [r for stream in cell.records for r in stream if r.malformed or r.rewrapped]
+    if odd:
+        frames = sum(r.malformed + r.rewrapped for r in odd)
+        comments = sum(r.rewrapped for r in odd)
+        of_them = f", {comments:,} of them comments sent as data" if comments else ""
+        text = f"{frames:,} malformed frames in {len(odd)} requests were left out{of_them}"
+        yield Notice(code="malformed-frames", text=text)
     if any(r.usage_odd for stream in cell.records for r in stream):
         yield Notice(code="odd-usage", text="token counts that cannot be were left out")
     if hidden := sum(bool(r.hidden_tokens) for r in finished):
@@ -206,6 +225,32 @@ def _counters(cell: Decoded) -> Iterator[Notice]:
 
 def _looping(cell: Decoded) -> int:
     return sum(loops(r.tail) for stream in cell.records for r in stream)
+
+
+def _malformed(cell: Decoded) -> str | None:
+    """Why frames that could not be read spoil the count of tokens, or None."""
+    requests = [record for stream in cell.records for record in stream]
+    bad = sum(record.malformed for record in requests)
+    frames = bad + sum(record.chunks[-1] for record in requests if record.chunks)
+    if bad > MAX_MALFORMED * frames:
+        return f"{bad:,} of {frames:,} frames were malformed (limit {MAX_MALFORMED:.0%})"
+    if bad and cell.counted.source == "chunks":
+        return f"{bad:,} frames were malformed, and no usage tells how many tokens they had"
+    return None
+
+
+def _not_streamed(cell: Decoded) -> str | None:
+    """How most of the finished requests of some length came, if all at once; else None."""
+    finished = [r for s in cell.records for r in s if r.end == "finished" and r.stamps]
+    long = [r for r in finished if (r.completion_tokens or len(r.tail) // _TOKEN_CHARS) >= _LONG]
+    at_once = [r for r in long if r.stamps[0] == r.stamps[-1]]
+    if 2 * len(at_once) <= len(long) or not at_once:
+        return None
+    record = at_once[-1]
+    tokens = record.completion_tokens
+    amount = f"{tokens:,} tokens" if tokens else f"{len(record.tail):,} characters"
+    chunks = record.chunks[-1]
+    return f"{amount} in one chunk" if chunks == 1 else f"{amount} in {chunks:,} chunks at once"
 
 
 def _longest_wait(cell: Decoded) -> float | None:

@@ -1,9 +1,11 @@
 """What happened inside a time window, from stamped arrivals. Pure arithmetic.
 
-Times are monotonic seconds. A request's cumulative token curve is 0 before its first arrival,
-jumps to the first chunk's tokens there, is a straight line between arrivals and flat after the
-last. Tokens of a window ``[t0, t1)`` are differences of the curves at its edges, so the windows of
-any partition add up to the whole, and a slow step does not cost a whole step at an edge.
+Times are monotonic seconds. A request's cumulative token curve is 0 before its first token, a
+straight line between arrivals and flat after the last. A first chunk of one token, or of more than
+the later ones have, is a jump at its arrival. One of several tokens, as all have, was made token by
+token at the request's own pace: a jump of one where the first was made, and a line from there.
+Tokens of a window ``[t0, t1)`` are differences of the curves at its edges, so the windows of any
+partition add up to the whole, and a slow step does not cost a whole step at an edge.
 """
 
 from __future__ import annotations
@@ -19,6 +21,16 @@ Floats = NDArray[np.float64]
 
 FULL_ARRIVALS = 10
 FULL_SPAN_S = 1.0
+_AS_ALL = 1.5
+"""A first chunk of that many times the tokens of the later ones is not as they are."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a request goes on after its first chunk: seconds a token, and tokens a chunk."""
+
+    seconds: float
+    per_chunk: float
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,8 @@ class Curve:
     """When it ended at the client; infinity while it runs."""
     finished: bool = False
     """It came to its own end."""
+    usual: Pace | None = None
+    """Of the cell's other requests."""
 
     @classmethod
     def of(
@@ -74,7 +88,29 @@ class Curve:
 
     def tokens_before(self, times: Floats) -> Floats:
         """Cumulative tokens just before each of ``times``."""
-        return self._before(times, self.tokens)
+        out = self._before(times, self.tokens)
+        made = self._first_made if self.stamps.size else inf
+        early = (times > made) & (times <= self.first)
+        if early.any():
+            out[early] = np.interp(times[early], [made, self.first], [1.0, self.tokens[0]])
+        return out
+
+    @property
+    def pace(self) -> Pace | None:
+        """Its own, or ``usual`` where it has no second chunk yet."""
+        chunks = self.stamps.size - 1
+        made = float(self.tokens[-1] - self.tokens[0]) if chunks > 0 else 0.0
+        if made <= 0:
+            return self.usual
+        return Pace(float(self.stamps[-1] - self.stamps[0]) / made, made / chunks)
+
+    @property
+    def _first_made(self) -> float:
+        """When the first token was made that came with the first chunk."""
+        with_first, pace = float(self.tokens[0]), self.pace
+        if pace is None or with_first <= 1 or with_first > _AS_ALL * pace.per_chunk:
+            return self.first
+        return max(self.sent, self.first - pace.seconds * (with_first - 1))
 
     def events_before(self, times: Floats) -> Floats:
         """Cumulative arrivals just before each of ``times``, interpolated like tokens."""

@@ -40,12 +40,18 @@ class Logged:
     number: int
     arrived: float
     first_due: float
+    pace: float
+    """Seconds a token."""
     tokens: list[tuple[float, int]] = field(default_factory=list)
     """When a chunk was written, and tokens so far."""
     ended: float = inf
 
     def tokens_before(self, at: float) -> float:
-        """Tokens made before a moment: a jump, then straight lines, then flat."""
+        """Tokens made before a moment: one by one at an even pace, also those that went out with
+        the first chunk, then flat."""
+        if self.pace and self.tokens and at <= (chunk := self.tokens[0])[0]:
+            behind = (chunk[0] - at) / self.pace
+            return chunk[1] - behind if behind <= chunk[1] - 1 else 0.0
         earlier = [entry for entry in self.tokens if entry[0] < at]
         later = [entry for entry in self.tokens if entry[0] >= at]
         if not earlier:
@@ -138,7 +144,7 @@ class Paced:
         step = self.step(number) if callable(self.step) else self.step
         held: list[bytes] = []
         made = index = 0
-        log = Logged(number, arrived, first)
+        log = Logged(number, arrived, first, step / self.per_chunk)
         self.log.append(log)
         while made < wanted:
             await _sleep_until(first + index * step)

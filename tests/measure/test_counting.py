@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pytest_llmperf.measure.counting import count
@@ -50,3 +51,10 @@ def test_a_request_that_never_left_has_no_curve() -> None:
     lost = request(0, 0.1, 0.1, 4)
     lost.sent_at = None
     assert count([[lost]]).streams == [[]]
+
+
+def test_a_request_that_has_just_begun_goes_at_the_others_pace() -> None:
+    """Its first ten tokens were made before they came, though no second chunk shows how fast."""
+    begun = request(2.0, 2.1, 0.1, 1, per_chunk=10)
+    curve = count([[request(0.0, 0.1, 0.1, 9, per_chunk=10), begun]]).streams[0][1]
+    assert curve.tokens_before(np.array([2.0, 2.05, 2.1])) == pytest.approx([0.0, 5.0, 10.0])

@@ -168,3 +168,33 @@ def test_cutting_a_window_does_not_change_what_lies_beside_the_cut(
     fine = np.arange(0, 12, 0.25)
     alone = bin_tokens(found, np.array([0.0, float(at)])).sum()
     assert bin_tokens(found, fine)[: at * 4].sum() == pytest.approx(alone, abs=1e-6)
+
+
+def test_a_first_chunk_of_several_tokens_was_made_before_it_came() -> None:
+    """Every tenth token is sent: the first ten were made one by one, as the later ones are."""
+    stamps = [0.172 + 0.1 * k for k in range(5)]
+    curve = Curve.of(0.0, stamps, [10.0 * (k + 1) for k in range(5)])
+    at = np.array([0.0, 0.081, 0.0824, 0.1274, 0.172, 0.272])
+    pace = 0.01
+    expected = [0.0, 0.0, 1.0 + (0.0824 - 0.082) / pace, 1.0 + (0.1274 - 0.082) / pace, 10.0, 20.0]
+    assert curve.tokens_before(at) == pytest.approx(expected)
+
+
+def test_short_requests_of_chunks_of_ten_tokens_are_counted_in_full() -> None:
+    """Requests of 100 tokens in phase, 10 ms a token, 80 ms to the first: any window of 5 s counts
+    what was made in it within 0.5 %, wherever its edges fall."""
+    period, starts = 0.08 + 0.99 + 0.01, np.arange(12) * 1.08
+    curves = [
+        Curve.of(
+            s,
+            [s + 0.08 + 0.01 * (10 * k + 9) for k in range(10)],
+            [10.0 * (k + 1) for k in range(10)],
+            ended=s + period,
+            finished=True,
+        )
+        for s in starts
+    ]
+    made = np.sort(np.concatenate([s + 0.08 + 0.01 * np.arange(100) for s in starts]))
+    for t0 in np.linspace(2.0, 3.08, 50):
+        true = np.searchsorted(made, t0 + 5.0) - np.searchsorted(made, t0)
+        assert measure_window([curves], t0, t0 + 5.0).tokens == pytest.approx(true, rel=0.005)
