@@ -256,9 +256,10 @@ def measuring(
     timing: Timing = QUICK,
     info: ServerInfo | None = None,
     progress: Callable[[object], None] | None = None,
+    host: str = "127.0.0.1",
 ) -> Iterator[tuple[Measurer, ScriptedServer]]:
     """A measurer of a running server."""
-    with ScriptedServer({PATH: paced}) as server:
+    with ScriptedServer({PATH: paced}, host=host) as server:
         connection = Connection(server.url)
         yield (
             Measurer(

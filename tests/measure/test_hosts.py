@@ -7,20 +7,22 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
 
 from pytest_llmperf.measure import pool as pools
+from pytest_llmperf.measure.clocks import UNGATED_S
 from pytest_llmperf.measure.crew import Crew
 from pytest_llmperf.measure.pool import Place
 from pytest_llmperf.measure.remoteload import RemoteLoad
 from pytest_llmperf.model.errors import ConfigError
-from pytest_llmperf.model.result import Status
+from pytest_llmperf.model.result import Measurement, Status
 from pytest_llmperf.model.settings import Connection
 from tests.measure.paced import PATH, QUICK, Paced, measuring
 from tests.measure.test_workers import BODY, all_decode, is_gone, measure, wait_until
+from tests.support.network import NoNetwork, Relay, namespace
 from tests.support.scripted import ScriptedServer
 from tests.support.sshd import Sshd, running_sshd, why_missing
 
@@ -61,6 +63,63 @@ def test_a_host_measures_what_the_server_did(sshd: Sshd) -> None:
     assert away.clock_offset_ms is not None
     assert away.clock_error_ms is not None
     assert abs(away.clock_offset_ms) <= away.clock_error_ms
+
+
+@needs_sshd
+@pytest.mark.parametrize(
+    ("there_ms", "back_ms", "code"), [(3, 0, "clock-error"), (0, 14, "clock-unsure")]
+)
+def test_a_far_hosts_clock_is_as_unsure_as_it_says(
+    sshd: Sshd, there_ms: float, back_ms: float, code: str
+) -> None:
+    """A way that is slow in one direction only, the worst there is: the offset, which is 0, lies
+    within the error that is told, and neither streams nor their times are less right for it."""
+    paced = Paced(ttft=0.1, step=0.1, per_chunk=4)
+    with (
+        Relay(sshd.port, there_ms / 1e3, back_ms / 1e3) as relay,
+        measuring(paced, timing=replace(QUICK, duration_s=2.0)) as (measurer, _),
+        closing(Crew(load=[sshd.spec(sys.executable, relay.port), "popen"])) as crew,
+    ):
+        measurer._setup = replace(measurer._setup, crew=crew)
+        found = measure(measurer, 4)
+    assert_sound(found, least_error_ms=(there_ms + back_ms) / 2)
+    error_ms = found.client.hosts[0].clock_error_ms or 0.0
+    # a busy machine may answer later than the relay makes it
+    late = error_ms > UNGATED_S * 1e3
+    assert ("clock-unsure" if late else code) in {notice.code for notice in found.warnings}
+    assert found.ttft_ms == pytest.approx(100, abs=20)
+
+
+@needs_sshd
+@pytest.mark.parametrize("delay_ms", [0, 4])
+def test_a_host_in_another_network(delay_ms: float) -> None:
+    """Its way to the server is longer by the delay, and so is its TTFT; nothing else changes."""
+    paced = Paced(ttft=0.1, step=0.1, per_chunk=4)
+    with ExitStack() as stack:
+        try:
+            net = stack.enter_context(namespace(delay_ms))
+        except NoNetwork as why:
+            pytest.skip(str(why))
+        far = stack.enter_context(running_sshd(address=net.there, prefix=net.enter))
+        timing = replace(QUICK, duration_s=2.0)
+        measurer, _ = stack.enter_context(measuring(paced, timing=timing, host=net.here))
+        crew = stack.enter_context(closing(Crew(load=[far.spec(sys.executable)] * 2)))
+        measurer._setup = replace(measurer._setup, crew=crew)
+        found = measure(measurer, 4)
+    assert_sound(found, least_error_ms=delay_ms / 2)
+    assert found.ttft_ms == pytest.approx(100 + delay_ms, abs=20)
+
+
+def assert_sound(found: Measurement, least_error_ms: float) -> None:
+    """Four streams of four tokens every 100 ms, and a first host with the clock of this one."""
+    assert (found.status, found.reason) == (Status.VALID, "")
+    assert found.total_tok_s == pytest.approx(4 * 40, rel=0.02)
+    assert found.itl_ms == pytest.approx(25, rel=0.02)
+    away = found.client.hosts[0]
+    assert away.clock_offset_ms is not None
+    assert away.clock_error_ms is not None
+    assert abs(away.clock_offset_ms) <= away.clock_error_ms
+    assert away.clock_error_ms >= 0.99 * least_error_ms
 
 
 @needs_sshd

@@ -110,6 +110,7 @@ class ScriptedServer:
     connections: list[Any] = field(default_factory=list)
     url: str = ""
     ssl: Any = None
+    host: str = "127.0.0.1"
 
     def __enter__(self) -> ScriptedServer:
         self._loop = asyncio.new_event_loop()
@@ -132,10 +133,10 @@ class ScriptedServer:
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         server = await asyncio.start_server(
-            self._connected, "127.0.0.1", 0, ssl=self.ssl, limit=2**26
+            self._connected, self.host, 0, ssl=self.ssl, limit=2**26
         )
         port = server.sockets[0].getsockname()[1]
-        self.url = f"{'https' if self.ssl else 'http'}://127.0.0.1:{port}"
+        self.url = f"{'https' if self.ssl else 'http'}://{self.host}:{port}"
         ready.set()
         await self._stop.wait()
         server.close()

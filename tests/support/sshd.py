@@ -33,12 +33,14 @@ class Sshd:
 
     pid: int
     host: str
+    port: int
     config: Path
     """For ``ssh -F``: how to reach it, and with which key."""
 
-    def spec(self, python: str) -> str:
-        """execnet's specification of a Python there."""
-        return f"ssh={self.host}//ssh_config={self.config}//python={python}"
+    def spec(self, python: str, port: int | None = None) -> str:
+        """execnet's specification of a Python there; by another port if it is behind a relay."""
+        way = f"-p {port} " if port else ""
+        return f"ssh={way}{self.host}//ssh_config={self.config}//python={python}"
 
 
 @contextmanager
@@ -83,7 +85,7 @@ def running_sshd(
                     assert process.poll() is None, log.read_text()
                     assert time.monotonic() < deadline, log.read_text()
                     time.sleep(0.02)
-                yield Sshd(process.pid, name, client)
+                yield Sshd(process.pid, name, port, client)
             finally:
                 process.terminate()
 
