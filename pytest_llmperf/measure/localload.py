@@ -9,6 +9,7 @@ from math import inf
 
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import HealthMonitor
+from pytest_llmperf.client.openfiles import allow_connections
 from pytest_llmperf.client.record import StreamRecord
 from pytest_llmperf.client.stream import StreamClient
 from pytest_llmperf.measure.load import Progress
@@ -50,6 +51,7 @@ class LocalLoad:
         self._health = ClientHealth()
 
     async def open(self) -> None:
+        allow_connections(len(self._bodies))
         await self._client.open(len(self._bodies))
 
     async def start(self) -> None:
