@@ -20,6 +20,7 @@ from pytest_llmperf.report.cells import (
     valid,
     verdict_note,
 )
+from pytest_llmperf.report.hosts import describe_hosts
 from pytest_llmperf.report.numbers import change, number
 from pytest_llmperf.report.view import View
 
@@ -90,6 +91,7 @@ def _header(view: View) -> list[Line]:
     facts = [view.model, view.engine] if run.against else [view.engine, profile, run.url]
     facts.append(f"{run.settings.duration_s:g} s per cell")
     lines = [_text(view.title, "bold"), _text(", ".join(fact for fact in facts if fact))]
+    lines += [_text(f"load of {host}: {words}") for host, words in describe_hosts(run.cells)]
     if run.simulated:
         lines.append(_text("SIMULATED: numbers of the built-in simulator", "yellow", "bold"))
     return lines

@@ -13,6 +13,7 @@ from pytest_llmperf.model.redact import redact_all
 from pytest_llmperf.model.result import UNVOUCHED, CellRecord, Outcome, RunResult, Status
 from pytest_llmperf.report.banner import Verdict, changed, verdict_of
 from pytest_llmperf.report.cells import status
+from pytest_llmperf.report.hosts import describe_hosts
 from pytest_llmperf.report.numbers import count
 
 OVER_CAPACITY_NOTE = (
@@ -189,6 +190,7 @@ class View:
             ("Capacity rule", _CAPACITY.get(settings.capacity, settings.capacity)),
             ("Reference text", settings.text_hash),
             ("Method", settings.method),
+            *((f"Load of {host}", words) for host, words in describe_hosts(run.cells)),
             *(
                 (_label(key), value)
                 for key, value in run.run_info.items()
