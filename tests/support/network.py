@@ -72,6 +72,7 @@ class Relay:
     def __init__(self, port: int, there_s: float, back_s: float) -> None:
         self._to = port
         self._delays = there_s, back_s
+        self._writers: list[asyncio.StreamWriter] = []
         self.port = 0
 
     def __enter__(self) -> Relay:
@@ -92,9 +93,13 @@ class Relay:
         ready.set()
         await self._stop.wait()
         server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers += [writer, far_writer]
         there, back = self._delays
         await asyncio.gather(
             self._pass_on(reader, far_writer, there), self._pass_on(far_reader, writer, back)
