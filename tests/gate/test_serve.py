@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_llmperf.baseline.file import load
 from pytest_llmperf.client.loop import run
 from pytest_llmperf.model.errors import ConfigError, ServerUnusable
+from pytest_llmperf.server import starter
 from pytest_llmperf.server.serve import ServerProcess, place, split
+from pytest_llmperf.sim import parse_spec
 from tests.e2e.project import alive, eventually, started
 from tests.gate.project import GRID, SHORT, words
 
@@ -195,6 +198,28 @@ def _check_summary(lines: list[str]) -> None:
     assert [line for line in lines if line.startswith("--- ")] == ["--- /dev/null"]
     assert lines.count("baselines/new.yaml updated") == 1
     assert sum("llmperf: 2 cells, compared with nothing, about" in line for line in lines) == 3
+
+
+def test_no_two_starts_of_a_session_draw_alike(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """--llm-url sim with --llm-runs: each run and each further start is one of its own, of the
+    seed that the user named."""
+    specs: list[str] = []
+
+    def note(spec: str, **_: object) -> SimpleNamespace:
+        specs.append(spec)
+        return SimpleNamespace(url="http://127.0.0.1:9")
+
+    monkeypatch.setattr(starter, "start_sim", note)
+    for each in (1, 2, 3):
+        simulator = starter.SimStarter("sim?seed=7", None, tmp_path, each, runs=3)
+        for number in (1, 2):
+            simulator.start(number)
+    assert specs[0] == "sim?seed=7"
+    found = [parse_spec(spec) for spec in specs]
+    assert {spec.seed for spec in found} == {7}
+    assert sorted(spec.start for spec in found) == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_guard_passes_the_exit_code_on(tmp_path: Path) -> None:
