@@ -41,6 +41,7 @@ ONLY: dict[str, set[str]] = {
         "model.metrics",
         "model.result",
         "model.settings",
+        "model.state",
         "stats",
     },
     "client": {"model.errors", "model.redact", "model.result", "model.settings"},

@@ -112,7 +112,10 @@ def _lines(baseline: Baseline) -> Iterator[str]:
 
 
 def _cell_lines(cell_id: str, cell: CellBaseline) -> Iterator[str]:
-    fields: dict[str, Any] = {"runs": cell.runs, **dict(cell.lists())}
+    fields: dict[str, Any] = {"runs": cell.runs}
+    if cell.levels:
+        fields["levels"] = cell.levels
+    fields.update(cell.lists())
     if cell.over_capacity is not None:
         fields["over_capacity"] = cell.over_capacity.model_dump()
     if cell.over_capacity is not None or Cell.parse(cell_id).phase == "prefill":

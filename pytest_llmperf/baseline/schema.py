@@ -20,7 +20,14 @@ from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.model.result import Model
 
 KEEP_RUNS = 10
-"""Runs kept in a cell; the oldest go first."""
+"""Runs kept in a cell: those that speak for its level, then the newest."""
+
+LEVEL_RUNS = 5
+"""The first runs of a level speak for it, so that none that is added later can shift it; of the
+noise all speak."""
+
+ENOUGH_RUNS = 3
+"""Runs from which the noise between them is measured rather than assumed."""
 
 ENOUGH_RUNS = 3
 """Runs from which the noise between them is measured rather than assumed."""
@@ -175,6 +182,8 @@ class CellBaseline(Strict):
     """
 
     runs: list[RunId] = Field(min_length=1)
+    levels: list[RunId] = Field(default_factory=list)
+    """Runs whose values were accepted as a new level; those before tell of the noise only."""
     over_capacity: OverCapacity | None = None
     prefill_tok_s: PositiveRuns | None = None
     total_tok_s: PositiveRuns | None = None
@@ -194,6 +203,8 @@ class CellBaseline(Strict):
     def _agree(self) -> CellBaseline:
         if len(set(self.runs)) != len(self.runs):
             raise ValueError("a run is named twice in runs")
+        if unknown := [run for run in self.levels if run not in self.runs]:
+            raise ValueError(f"levels names {unknown[0]!r}, which is not in runs")
         lists = dict(self.lists())
         if (self.over_capacity is None) == (not lists):
             raise ValueError("a cell has either metrics or over_capacity")
@@ -212,9 +223,24 @@ class CellBaseline(Strict):
             if values is not None:
                 yield name, values
 
+    @property
+    def level_runs(self) -> list[str]:
+        """The runs of the newest level, oldest first."""
+        return self.runs[self.runs.index(self.levels[-1]) if self.levels else 0 :]
+
     def values(self, metric: str) -> list[float]:
-        """The values of a metric over the runs that have it, oldest first."""
-        return [v for v in getattr(self, metric, None) or () if v is not None]
+        """The values of a metric that speak for the level, oldest first."""
+        newest = len(self.levels)
+        return [value for _, value, level in self.history(metric) if level == newest][:LEVEL_RUNS]
+
+    def history(self, metric: str) -> list[tuple[str, float, int]]:
+        """Run, value and number of its level for every run that has the metric, oldest first."""
+        level, found = 0, []
+        for run, value in zip(self.runs, getattr(self, metric, None) or (), strict=False):
+            level += run in self.levels
+            if value is not None:
+                found.append((run, float(value), level))
+        return found
 
     def figures(self, run: str) -> dict[str, int | float]:
         """The metrics that a run has, by name; empty when the run is not there."""
@@ -225,7 +251,7 @@ class CellBaseline(Strict):
 
 
 STORED: tuple[str, ...] = tuple(
-    name for name in CellBaseline.model_fields if name not in ("runs", "over_capacity")
+    name for name in CellBaseline.model_fields if name not in ("runs", "levels", "over_capacity")
 )
 """Fields of ``Measurement`` that a baseline holds, in file order."""
 

@@ -14,8 +14,8 @@ from pytest_llmperf.baseline import facts, store
 from pytest_llmperf.baseline.file import Loaded
 from pytest_llmperf.baseline.match import compare
 from pytest_llmperf.baseline.schema import (
-    ENOUGH_RUNS,
     KEEP_RUNS,
+    LEVEL_RUNS,
     STORED,
     Baseline,
     BaselineSettings,
@@ -28,6 +28,7 @@ from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, RunResult, Status
+from pytest_llmperf.model.state import lost_state
 
 Action = Literal["accepted", "kept", "refused", "pruned"]
 
@@ -51,8 +52,6 @@ class Plan:
     before: str
     after: str
     decisions: tuple[Decision, ...]
-    weakened: tuple[str, ...] = ()
-    """Ids of the cells whose runs were enough to know their noise, and are no more."""
 
     @property
     def changed(self) -> bool:
@@ -88,15 +87,19 @@ def plan(
         old: the baseline as it was read at the start of the run; None makes a new profile.
         mode: ``moved`` takes new cells and those beyond their noise, and with these what went the
             same way by more than half its tolerance; ``new`` takes new cells only, ``better``
-            better ones, ``all`` every valid cell, ``add`` puts the run beside the earlier ones.
+            better ones, ``all`` every valid cell, ``add`` puts the run beside the
+            earlier ones. All but ``add`` start a new level.
         reason: why slower values are right; without it they are refused.
         prune: delete the cells that the declared grid has no more.
 
     Raises:
         ConfigError: the run may not update this profile at all: interrupted, a simulated run and
-            a real profile (or the reverse), another model or machine, other settings.
+            a real profile (or the reverse), another model or machine, other settings; or its cells
+            together are worse, which ``add`` and ``all`` would take without a word.
     """
     refuse(old, run)
+    if mode in ("add", "all") and run.matrix and not reason:
+        raise ConfigError(f'baseline not updated: {run.matrix}\n--llm-update-reason "…" accepts it')
     run_id, run_facts = facts.name_run(old.baseline if old else None, run, reason)
     stored = dict(old.baseline.cells) if old else {}
     moved: frozenset[Move] = frozenset()
@@ -122,14 +125,7 @@ def plan(
     if not any(d.action in ("accepted", "pruned") for d in decisions):
         return Plan(before, before, tuple(decisions))
     new = _merge(old.baseline if old else None, run, run_id, run_facts, cells)
-    weakened = (
-        cell_id
-        for cell_id, cell in cells.items()
-        if not cell.over_capacity
-        and cell_id in stored
-        and len(cell.runs) < ENOUGH_RUNS <= len(stored[cell_id].runs)
-    )
-    return Plan(before, rewrite(old, new), tuple(decisions), tuple(weakened))
+    return Plan(before, rewrite(old, new), tuple(decisions))
 
 
 def decide(
@@ -227,8 +223,8 @@ def _decide(
         "new" if is_new else "worse" if worse else "better" if better
         else "moved as others did" if leans else "within its noise"
     )  # fmt: skip
-    if mode == "add" and old and not old.over_capacity and not new.over_capacity:
-        new = _append(old, new)
+    if old and not old.over_capacity and not new.over_capacity:
+        new = _append(old, new, new_level=mode != "add")
     return Decision(record.cell, "accepted", why), new
 
 
@@ -260,10 +256,16 @@ def _store_cell(measured: Measurement, run_id: str) -> CellBaseline:
     figures = {
         name: [value]
         for name in STORED
-        if (name not in METRICS or measured.phase in METRICS[name].phases)
-        and (value := getattr(measured, name)) is not None
+        if _stores(name, measured) and (value := getattr(measured, name)) is not None
     }
     return CellBaseline.model_validate({"runs": [run_id], **figures})
+
+
+def _stores(name: str, measured: Measurement) -> bool:
+    """Whether a baseline takes this value: not one of a cold prompt, say, beside those of warm
+    ones."""
+    phases = METRICS[name].phases if name in METRICS else (measured.phase,)
+    return measured.phase in phases and not lost_state(name, measured)
 
 
 def _same(old: CellBaseline, new: CellBaseline, run_id: str) -> bool:
@@ -273,13 +275,27 @@ def _same(old: CellBaseline, new: CellBaseline, run_id: str) -> bool:
     return old.figures(run_id if run_id in old.runs else old.runs[-1]) == new.figures(run_id)
 
 
-def _append(old: CellBaseline, new: CellBaseline) -> CellBaseline:
-    """Put the one run of ``new`` behind those of ``old``; the oldest beyond ten go."""
+def _append(old: CellBaseline, new: CellBaseline, *, new_level: bool) -> CellBaseline:
+    """Put the one run of ``new`` behind those of ``old``.
+
+    As a new level it speaks for itself, and the runs before it for the noise only. Beyond ten runs
+    those go that say least: older levels, then the oldest that do not speak for the level.
+    """
     figures = {run: cell.figures(run) for cell in (old, new) for run in cell.runs}
-    runs = list(figures)[-KEEP_RUNS:]
+    levels = [run for run in old.levels if run in figures]
+    levels += new.runs if new_level and new.runs[0] not in old.runs else []
+    runs = list(figures)
+    first = runs.index(levels[-1]) if levels else 0
+    speaking = runs[first : first + LEVEL_RUNS]
+    later = runs[first + LEVEL_RUNS :]
+    room = KEEP_RUNS - len(speaking)
+    kept = later[-room:] if room else []
+    earlier = runs[:first][-(room - len(kept)) :] if room > len(kept) else []
+    runs = [*earlier, *speaking, *kept]
     present = {name for run in runs for name in figures[run]}
     lists = {name: [figures[run].get(name) for run in runs] for name in STORED if name in present}
-    return CellBaseline.model_validate({"runs": runs, **lists})
+    marks = [run for run in levels if run in runs[1:]]
+    return CellBaseline.model_validate({"runs": runs, "levels": marks, **lists})
 
 
 def _merge(
@@ -292,8 +308,9 @@ def _merge(
     used = {name for cell in cells.values() for name in cell.runs}
     runs = {**(old.runs if old else {}), run_id: run_facts}
     base = old or facts.new_profile(run)
-    # settings that an old file did not know are known once no cell of its remains
-    known = base.settings if used != {run_id} else facts.known_settings(run)
+    # settings that an old file did not know are known once none of its values counts
+    speaking = {name for cell in cells.values() for name in cell.level_runs}
+    known = base.settings if speaking != {run_id} else facts.known_settings(run)
     return base.model_copy(
         update={
             "runs": {name: runs[name] for name in runs if name in used},

@@ -86,7 +86,9 @@ def compare(
         seen = [record.measurement for record in run.cells if record.measurement]
         changed = list_changes(baseline, run.server, run.run_info, seen)
         findings = [] if warnings else find_lost_kv(baseline, run.server)
-    records = [_judge(record, gate, changed) for record in _pool(alike)]
+    pooled = _pool(alike)
+    first = [_judge(record, gate, changed) for record in pooled]
+    records = [_judge(record, gate, changed, first) for record in pooled]
     if not stored:  # no command measures against a results file
         records = [record.model_copy(update={"nodeid": ""}) for record in records]
     matrix = judge_matrix(records, gate)
@@ -179,8 +181,13 @@ def _attempts(record: CellRecord) -> list[Measurement]:
     return [m for m in record.attempts if m.status is status] or [record.measurement]
 
 
-def _judge(record: CellRecord, gate: Gate, changed: Sequence[ChangedFact]) -> CellRecord:
-    judged = judge(Cell.parse(record.cell), record.attempts, gate)
+def _judge(
+    record: CellRecord,
+    gate: Gate,
+    changed: Sequence[ChangedFact],
+    others: Sequence[CellRecord] = (),
+) -> CellRecord:
+    judged = judge(Cell.parse(record.cell), record.attempts, gate, others)
     update: dict[str, object] = {"nodeid": record.nodeid, "failed": fails(judged, gate)}
     if judged.outcome.failed:
         update["message"] = words.with_changes(judged.message, changed)

@@ -61,10 +61,5 @@ def accept(
     diff = replace(plan, before=before).diff(path.name) if before is not None else ""
     what = f"{done}:\n{diff}" if diff else done if plan.changed else "is unchanged"
     lines = [f"{path} {what}"]
-    if plan.weakened:
-        lines.append(
-            f"weak, with one run in place of several: {', '.join(plan.weakened)}; "
-            "--llm-update-mode add puts more runs beside it"
-        )
     lines += [f"refused: {d.cell}: {d.why}" for d in plan.decisions if d.action == "refused"]
     return Acceptance("\n".join(lines), DRY_RUN if settings.dry_run else "", plan.accepted)

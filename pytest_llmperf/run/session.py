@@ -46,6 +46,8 @@ from pytest_llmperf.server.telemetry import Telemetry
 from pytest_llmperf.verdict import (
     Gate,
     MatrixVerdict,
+    choose_sample,
+    confirm,
     fails,
     judge,
     judge_matrix,
@@ -53,9 +55,7 @@ from pytest_llmperf.verdict import (
     why_empty,
     words,
 )
-
-ATTEMPTS = 3
-"""At a cell that looks worse: each at a start of its own where the run can start the server."""
+from pytest_llmperf.verdict.judge import MEASUREMENTS
 
 RETRIES = 2
 """Further attempts when this host, not the server, was what a cell measured."""
@@ -177,16 +177,13 @@ class Run:
     async def _judge(self, measurement: Measurement) -> CellRecord:
         cell = measurement.cell
         attempts = [measurement]
-        record = judge(cell, attempts, self._gate)
-        while len(attempts) < ATTEMPTS and not self.stop_reason:
-            can_restart = self.restarts.left > 0
-            if not needs_confirmation(record, can_restart) and not self._stores_gain(record):
+        others = list(self.records.values())
+        record = judge(cell, attempts, self._gate, others)
+        while not self.stop_reason and (needs_confirmation(record) or self._stores_gain(record)):
+            if self.restarts.left > 0 and not await self._start_again(cell.id):
                 break
-            if can_restart and not await self._start_again(cell):
-                break
-            more = 1 if can_restart else ATTEMPTS - len(attempts)
-            attempts += [await self.measure(cell) for _ in range(more)]
-            record = judge(cell, attempts, self._gate)
+            attempts.append(await self.measure(cell))
+            record = judge(cell, attempts, self._gate, others)
         starts = len({attempt.start for attempt in attempts})
         if record.outcome is Outcome.REGRESSED:
             message = f"{record.message}\n{words.at_starts(starts, ours=self.restarts.ours)}"
@@ -200,16 +197,18 @@ class Run:
         """Whether an update would store it as better, for which it is to be as sure as for worse.
         A run that is added to others is no level of its own."""
         settings = self.settings
-        gained = record.outcome is Outcome.IMPROVED and settings.update_mode != "add"
-        return settings.update and gained and self._decide(record).action == "accepted"
+        if record.outcome is not Outcome.IMPROVED or settings.update_mode == "add":
+            return False
+        confirmed = len(record.attempts) >= MEASUREMENTS
+        return settings.update and not confirmed and self._decide(record).action == "accepted"
 
-    async def _start_again(self, cell: Cell) -> bool:
+    async def _start_again(self, what: str) -> bool:
         """Go on with another start of the server; False where it does not come up."""
-        self._say(f"llmperf: {cell.id} differs from its baseline; is it so at another start?")
+        self._say(f"llmperf: {what} differs from its baseline; is it so at another start?")
         try:
             restarted = await self.restarts.start_again()
         except LlmPerfError as error:
-            self.stop_reason = f"llmperf: the server did not start again after {cell.id}: {error}"
+            self.stop_reason = f"llmperf: the server did not start again after {what}: {error}"
             return False
         target = restarted.target
         self.connection, self.server = target.connection, target.connected.info
@@ -228,7 +227,22 @@ class Run:
         if self.settings.update:
             return MatrixVerdict((), "the baseline is being updated")
         verdict = judge_matrix(list(self.records.values()), self._gate)
+        if verdict.worse and self.restarts.ours and self.settings.restarts:
+            verdict = asyncio.run(self._confirm(verdict, self._gate))
+        elif verdict.worse:
+            verdict = replace(verdict, note=words.at_starts(1, ours=self.restarts.ours))
         self.matrix = verdict.message
+        return verdict
+
+    async def _confirm(self, verdict: MatrixVerdict, gate: Gate) -> MatrixVerdict:
+        """Measure some cells at further starts: as many as a cell is, before it is called worse."""
+        starts = self.start
+        while verdict.worse and self.start < starts + MEASUREMENTS - 1:
+            sample = choose_sample(verdict)
+            if not await self._start_again("the matrix"):
+                break
+            again = [judge(cell, [await self.measure(cell)], gate) for cell in sample]
+            verdict = confirm(verdict, again, gate)
         return verdict
 
     def _accept(self, record: CellRecord) -> CellRecord:
@@ -322,6 +336,9 @@ class Run:
         self.empty = why_empty(self.records.values())
         if self.settings.update:
             result = self.result(finished=not interrupted, interrupted=interrupted)
+            if self._gate is not None:  # what no cell shows alone is not to be stored unseen
+                matrix = judge_matrix(list(self.records.values()), self._gate).message
+                result = result.model_copy(update={"matrix": matrix})
             before = self.before if self.number == self.settings.runs else None
             done = accept(self.settings, self.profile, result, self.empty, before)
             self.update_text, self.not_updated = done.text, done.why_not

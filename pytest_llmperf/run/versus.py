@@ -6,7 +6,14 @@ from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.result import CellRecord, Measurement
 from pytest_llmperf.run.session import Run
 from pytest_llmperf.verdict import MatrixVerdict
-from pytest_llmperf.verdict.ab import PAIRS, Pair, PairGate, judge_pairs, needs_confirmation
+from pytest_llmperf.verdict.ab import (
+    MOST_PAIRS,
+    PAIRS,
+    Pair,
+    PairGate,
+    judge_pairs,
+    needs_confirmation,
+)
 
 
 class PairedRun(Run):
@@ -45,8 +52,9 @@ class PairedRun(Run):
     async def _judge(self, measurement: Measurement) -> CellRecord:
         cell = measurement.cell
         pairs = self._pairs[cell]
-        record = judge_pairs(cell, pairs, self.pair_gate)
+        others = [known for other, known in self._pairs.items() if other != cell]
+        record = judge_pairs(cell, pairs, self.pair_gate, others)
         if needs_confirmation(record, pairs):
-            pairs += await self._measure_pairs(cell, PAIRS)
-            record = judge_pairs(cell, pairs, self.pair_gate)
+            pairs += await self._measure_pairs(cell, MOST_PAIRS - len(pairs))
+            record = judge_pairs(cell, pairs, self.pair_gate, others)
         return record

@@ -4,11 +4,13 @@ from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.empty import why_empty
 from pytest_llmperf.verdict.gate import Gate
 from pytest_llmperf.verdict.judge import fails, judge, needs_confirmation
-from pytest_llmperf.verdict.matrix import MatrixVerdict, judge_matrix
+from pytest_llmperf.verdict.matrix import MatrixVerdict, choose_sample, confirm, judge_matrix
 
 __all__ = [
     "Gate",
     "MatrixVerdict",
+    "choose_sample",
+    "confirm",
     "fails",
     "judge",
     "judge_matrix",

@@ -12,21 +12,28 @@ from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.model.result import CellRecord, Measurement, Outcome, Status
 from pytest_llmperf.model.settings import Settings
-from pytest_llmperf.stats.distributions import normal_quantile, sidak, t_quantile
+from pytest_llmperf.stats.distributions import sidak, t_quantile
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import TTFT, usable
-from pytest_llmperf.verdict.gate import FALSE_ALARM, NEEDS_BATCHES, Gate, Tolerance
+from pytest_llmperf.verdict.gate import NEEDS_BATCHES, Gate, Neighbour, Tolerance
 from pytest_llmperf.verdict.judge import fault, judge, with_left_out
 from pytest_llmperf.verdict.noise import floor_of, fraction_worse
+from pytest_llmperf.verdict.spread import expected_spread
 
-PAIRS = 2
-"""Pairs of a cell, measured A B B A: what drifts steadily meanwhile falls out of their mean."""
+PAIRS, MOST_PAIRS = 2, 5
+"""Pairs of a cell that are measured at first, A B B A, so that what drifts steadily meanwhile falls
+out of their mean; and those that a difference is judged by."""
 
-WINDOWS_DF = 4
-"""Degrees of freedom that the windows' own errors are worth beside the spread of the pairs. They
-are known much better, but not of the noise between windows. In simulation (26 comparisons, two
-pairs and two more) the chance of a false failure stays below 1 % while pairs lie up to 1.4 times as
-far apart as the windows explain, and is 4 % at 2.2 times; more would trust the windows more."""
+FALSE_ALARM = 0.01
+"""Chance that any cell of a session with two equal servers is called worse."""
+
+PRIOR, PRIOR_DF = 0.5, 4
+"""What a log ratio is expected to vary by before pairs show it, in the spread of its metric between
+runs, and the degrees of freedom that this and the windows' own errors are worth: a window knows its
+error much better, but nothing of how windows differ."""
+
+OTHERS_DF = 12
+"""Degrees of freedom that the pairs of other cells are worth at most: cells may differ in kind."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,8 @@ class PairGate(Gate):
     """
 
     pairs: Sequence[Pair] = ()
+    others: Sequence[Sequence[Pair]] = ()
+    """The pairs of the cells measured before."""
 
     @classmethod
     def of(cls, reference: str, grid: Iterable[Cell], settings: Settings) -> PairGate:
@@ -82,42 +91,76 @@ class PairGate(Gate):
     def name_reference(self, number: int) -> str:
         return words.pairs(self.profile, number)
 
-    def tolerance(self, metric: Metric, cell: Cell, error: float | None) -> Tolerance:
+    def tolerance(
+        self,
+        metric: Metric,
+        cell: Cell,
+        error: float | None,
+        company: Sequence[Neighbour] = (),
+    ) -> Tolerance:
         """How far the tested server may be from the other one: ``q sqrt(v / pairs)``, or the floor.
 
-        v is the variance of one log ratio: how far the pairs lie apart, moderated by the errors of
-        the windows (batch means) where those are known, and q Student's t with the degrees of
-        freedom of both (Student 1908, Biometrika 6; Smyth 2004 as in ``noise``). The first two
-        pairs, too few for that, only ask for more: the normal q of the larger variance. ``error``
-        is in those of the windows.
+        v is the variance of one log ratio: how far the pairs lie apart, those of this cell and
+        those of the others, moderated by what the windows know of their own errors; q is Student's
+        t with the degrees of freedom of all (Student 1908, Biometrika 6; Smyth 2004 as in
+        ``spread``). The first two pairs only ask for more. ``error`` is in those of the windows.
         """
         gated = self.gates(metric, cell)
         why = "" if gated else "not gated by default"
-        override = self.overrides.get(f"{metric.name}@{cell.id}", self.overrides.get(metric.name))
+        override = self.override(metric, cell)
         if override is not None:
             return Tolerance(override, gated, why=why)
         windows = [pair.variance(metric) for pair in self.pairs]
         if metric.name in NEEDS_BATCHES and None in windows:
             return Tolerance(None, False, why="the window is too short to know its own error")
         known = [v for v in windows if v is not None] if metric.name not in TTFT else []
-        ratios = [r for pair in self.pairs if (r := pair.log_ratio(metric)) is not None]
-        pairs, tail = len(ratios), sidak(FALSE_ALARM, self.comparisons)
-        apart = variance(ratios) if pairs > 1 else 0.0
-        own, weight = (mean(known), WINDOWS_DF) if known else (0.0, 0)
-        if pairs <= PAIRS:
-            q, one = normal_quantile(tail), max(own, apart)
-        else:
-            df = weight + pairs - 1
-            q, one = float(t_quantile(tail, df)), (weight * own + (pairs - 1) * apart) / df
-        chance = float(fraction_worse(metric, q * math.sqrt(one / max(pairs, 1))))
+        scale = _expected_variance(metric, cell)
+        pairs, apart = _apart(self.pairs, metric)
+        others = [_relative(some, metric) for some in self.others]
+        other_df = sum(count - 1 for count, _ in others)
+        relative = sum((count - 1) * v for count, v in others) / max(other_df, 1)
+        parts = [
+            (PRIOR_DF, max(mean(known) if known else 0.0, scale)),
+            (min(other_df, OTHERS_DF), relative * scale),
+            (max(pairs - 1, 0), apart),
+        ]
+        df = sum(weight for weight, _ in parts)
+        one = sum(weight * v for weight, v in parts) / df
+        limit = t_quantile(sidak(FALSE_ALARM, self.comparisons), df) * math.sqrt(
+            one / max(pairs, 1)
+        )
+        chance = float(fraction_worse(metric, limit))
         baseline = mean(self.cells[cell.id].values(metric.name))
         if gated and chance > metric.observed_beyond:
             gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
         return Tolerance(max(chance, float(floor_of(metric, baseline))), gated, why=why)
 
 
-def judge_pairs(cell: Cell, pairs: Sequence[Pair], gate: PairGate) -> CellRecord:
+def _expected_variance(metric: Metric, cell: Cell) -> float:
+    streams = cell.concurrency if cell.phase == "decode" else 0
+    return float((PRIOR * expected_spread(metric, [streams], [False])[0]) ** 2)
+
+
+def _apart(pairs: Sequence[Pair], metric: Metric) -> tuple[int, float]:
+    """Pairs with a ratio, and the variance of these."""
+    ratios = [r for pair in pairs if (r := pair.log_ratio(metric)) is not None]
+    return len(ratios), variance(ratios) if len(ratios) > 1 else 0.0
+
+
+def _relative(pairs: Sequence[Pair], metric: Metric) -> tuple[int, float]:
+    """The same in the variance to be expected of their cell; one pair where they have no spread."""
+    number, apart = _apart(pairs, metric)
+    if number < 2:
+        return 1, 0.0
+    return number, apart / _expected_variance(metric, pairs[0].tested.cell)
+
+
+def judge_pairs(
+    cell: Cell, pairs: Sequence[Pair], gate: PairGate, others: Sequence[Sequence[Pair]] = ()
+) -> CellRecord:
     """The verdict on a cell of the tested server against the other one.
+
+    ``others`` are the pairs of the cells measured before: how far they lie apart is noise too.
 
     The outcomes are those of ``judge``; a pair with an invalid side makes the cell invalid, unless
     more are left than a breach needs, and are worse.
@@ -132,7 +175,7 @@ def judge_pairs(cell: Cell, pairs: Sequence[Pair], gate: PairGate) -> CellRecord
     if faults:
         sound = [pair for pair in pairs if not fault(pair.reference) and not fault(pair.tested)]
         if len(sound) > PAIRS:
-            record = judge_pairs(cell, sound, gate)
+            record = judge_pairs(cell, sound, gate, others)
             if record.outcome is Outcome.REGRESSED:  # one that failed makes it no better
                 return with_left_out(record, tested, f"left out: {'; '.join(faults)}")
         return CellRecord(
@@ -145,15 +188,19 @@ def judge_pairs(cell: Cell, pairs: Sequence[Pair], gate: PairGate) -> CellRecord
     stored = _as_baseline([pair.reference for pair in pairs])
     sources = {source for pair in pairs if (source := pair.reference.token_source)}
     known = replace(
-        gate, cells={cell.id: stored}, token_sources={cell.id: frozenset(sources)}, pairs=pairs
+        gate,
+        cells={cell.id: stored},
+        token_sources={cell.id: frozenset(sources)},
+        pairs=pairs,
+        others=others,
     )
     record = judge(cell, tested, known)
     return record.model_copy(update={"notes": [*record.notes, *_notes(cell, pairs)]})
 
 
 def needs_confirmation(record: CellRecord, pairs: Sequence[Pair]) -> bool:
-    """Whether to measure as many pairs again before calling one server the faster."""
-    return record.outcome in (Outcome.REGRESSED, Outcome.IMPROVED) and len(pairs) == PAIRS
+    """Whether to measure further pairs before calling one server the faster."""
+    return record.outcome in (Outcome.REGRESSED, Outcome.IMPROVED) and len(pairs) < MOST_PAIRS
 
 
 def _as_baseline(measured: Sequence[Measurement]) -> CellBaseline:

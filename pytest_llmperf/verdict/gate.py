@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from pytest_llmperf.baseline.schema import ENOUGH_RUNS, CellBaseline, Run
-from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.grid import Cell, Phase
 from pytest_llmperf.model.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.model.settings import Settings
-from pytest_llmperf.stats.distributions import normal_quantile, sidak
-from pytest_llmperf.verdict import words
-from pytest_llmperf.verdict.noise import fit_spread, quantile, tolerance
+from pytest_llmperf.stats.distributions import sidak
+from pytest_llmperf.verdict import noise, words
+from pytest_llmperf.verdict.spread import Spread, expected_spread, fit, successive
 
-FALSE_ALARM = 0.01
-"""Chance that any cell of a matrix in which nothing changed is called worse."""
+ALONE, AMONG = 0.001, 0.006
+"""Chance that any cell of a matrix in which nothing changed is called worse: by itself, and held
+against the other cells of its run. What is left of 1 % is the matrix's own: ``matrix``."""
+
+ALONE_RUN = 0.85
+"""A cell by itself cannot tell a run's effect from its own: it expects at least so much of the
+metric's prior of it."""
 
 NEEDS_BATCHES = ("total_tok_s", "itl_ms", "steps_s")
 """Averages over a window, which without a standard error of its own is too short to judge. Prefill
 may come without one: the spread between runs has it too."""
+
+SPECULATIVE = 1.05
+"""Tokens per step from which their number depends on the text."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,37 @@ class Tolerance:
 
 
 @dataclass(frozen=True)
+class Neighbour:
+    """How far the metric moved in another cell of the run."""
+
+    change: float
+    """Of its log, towards worse."""
+    variance: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Of one metric in one cell: variances of logs, each with its degrees of freedom."""
+
+    cell: tuple[float, float]
+    run: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The noise of one metric over the cells of a phase."""
+
+    cells: tuple[str, ...]
+    spread: Spread
+    noise: Mapping[str, Noise]
+
+    @property
+    def runs(self) -> int:
+        """Runs that tell of it."""
+        return int(np.isfinite(self.spread.steps).any(axis=0).sum()) + 1
+
+
+@dataclass(frozen=True)
 class Gate:
     """Fixed for a run, so that one cell run again alone is judged as it was within its matrix."""
 
@@ -44,8 +84,7 @@ class Gate:
     """Of the baseline, by cell id."""
     comparisons: int
     """Gated ones in the whole declared grid, whatever ``-k`` selected."""
-    spreads: Mapping[tuple[str, str], tuple[float, float]]
-    """(metric, cell id) -> variance between runs of its log, quantile that goes with it."""
+    fitted: Mapping[tuple[str, Phase], Fitted] = field(default_factory=dict)
     extra: tuple[str, ...] = ()
     """Metrics gated beyond the default ones."""
     overrides: Mapping[str, float] = field(default_factory=dict)
@@ -76,14 +115,13 @@ class Gate:
             settings: the run's; their tolerances go before the profile's.
             tolerances: the profile's own overrides.
             ci: cells without a baseline fail unless allowed or being stored.
-            runs: facts of the baseline's runs.
+            runs: facts of the baseline's runs, in their order.
         """
-        comparisons = _count(cells, grid, settings.gate)
         return cls(
             profile,
             cells,
-            comparisons,
-            _fit(cells, sidak(FALSE_ALARM, comparisons)),
+            _count(cells, grid, settings.gate),
+            _fit_all(cells, list(runs or {})),
             settings.gate,
             {**(tolerances or {}), **settings.tolerances},
             ci and not settings.allow_new and not settings.update,
@@ -99,30 +137,57 @@ class Gate:
         """Whether the metric is judged in cells of this phase."""
         return _gates(metric, cell, self.extra)
 
-    def tolerance(self, metric: Metric, cell: Cell, error: float | None) -> Tolerance:
-        """How far the metric may move in a cell.
+    def override(self, metric: Metric, cell: Cell) -> float | None:
+        """The tolerance that the user or the profile set for it."""
+        return self.overrides.get(f"{metric.name}@{cell.id}", self.overrides.get(metric.name))
+
+    def variance(self, metric: Metric, cell: Cell, error: float) -> float:
+        """Of a cell's change of a log, beside what its run shares."""
+        known = self.fitted[metric.name, cell.phase].noise[cell.id]
+        n = len(self.cells[cell.id].values(metric.name))
+        return float(noise.own_variance(known.cell[0], n, error))
+
+    def tolerance(
+        self,
+        metric: Metric,
+        cell: Cell,
+        error: float | None,
+        company: Sequence[Neighbour] = (),
+    ) -> Tolerance:
+        """How far the metric may move in a cell: by itself, or held against others of the run.
+
+        Whichever is less; one that all cells share is the matrix's to judge.
 
         Args:
             error: relative standard error of the window's estimate; None when it has none.
+            company: what the metric did in the other cells of the same server start.
         """
         gated = self.gates(metric, cell)
         why = "" if gated else "not gated by default"
-        override = self.overrides.get(f"{metric.name}@{cell.id}", self.overrides.get(metric.name))
+        override = self.override(metric, cell)
         if override is not None:
             return Tolerance(override, gated, why=why)
         if error is None and metric.name in NEEDS_BATCHES:
             return Tolerance(None, False, why="the window is too short to know its own error")
-        values = self.cells[cell.id].values(metric.name)
-        variance, q = self.spreads.get(
-            (metric.name, cell.id), (0.0, normal_quantile(sidak(FALSE_ALARM, self.comparisons)))
+        stored = self.cells[cell.id]
+        values = stored.values(metric.name)
+        known, n = self.fitted[metric.name, cell.phase].noise[cell.id], len(values)
+        log_limit = noise.alone(
+            sidak(ALONE, self.comparisons), known.cell, known.run, n, error or 0.0
         )
-        center = float(np.median(values))
-        chance, fraction = map(
-            float, tolerance(metric, q, variance, len(values), error or 0.0, center)
+        shift, variance = noise.common_shift(
+            np.array([other.change for other in company]),
+            np.array([other.variance for other in company]),
         )
+        if math.isfinite(variance):
+            tail = sidak(AMONG, self.comparisons)
+            beside = noise.among(tail, known.cell, n, error or 0.0, (shift, variance))
+            log_limit = np.minimum(log_limit, beside)
+        chance = float(noise.fraction_worse(metric, log_limit))
+        floor = float(noise.floor_of(metric, float(np.median(values))))
         if gated and chance > metric.observed_beyond:
             gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
-        return Tolerance(fraction, gated, len(values) < ENOUGH_RUNS, why)
+        return Tolerance(max(chance, floor), gated, len(stored.runs) < ENOUGH_RUNS, why)
 
 
 def _gates(metric: Metric, cell: Cell, extra: tuple[str, ...]) -> bool:
@@ -148,24 +213,43 @@ def _token_sources(
     }
 
 
-def _fit(
-    cells: Mapping[str, CellBaseline], tail: float
-) -> dict[tuple[str, str], tuple[float, float]]:
-    spreads = {}
+def _fit_all(
+    cells: Mapping[str, CellBaseline], order: Sequence[str]
+) -> dict[tuple[str, Phase], Fitted]:
+    found = {}
     for metric in METRICS.values():
         for phase in metric.phases:
-            runs = {
-                cell_id: values
-                for cell_id, stored in cells.items()
-                if Cell.parse(cell_id).phase == phase and (values := stored.values(metric.name))
+            chosen = {
+                cell: stored
+                for name, stored in cells.items()
+                if (cell := Cell.parse(name)).phase == phase and stored.values(metric.name)
             }
-            if not runs:
-                continue
-            table = np.full((len(runs), max(map(len, runs.values()))), np.nan)
-            for row, values in zip(table, runs.values(), strict=True):
-                row[: len(values)] = [v if v > 0 else np.nan for v in values]
-            variance, df = fit_spread(table, [Cell.parse(c).concurrency for c in runs])
-            for cell_id, s2, q in zip(runs, variance, quantile(tail, df), strict=True):
-                if np.isfinite(s2):
-                    spreads[metric.name, cell_id] = (float(s2), float(q))
-    return spreads
+            if chosen:
+                found[metric.name, phase] = _fit_one(metric, chosen, order)
+    return found
+
+
+def _fit_one(metric: Metric, cells: Mapping[Cell, CellBaseline], order: Sequence[str]) -> Fitted:
+    named = dict.fromkeys([*order, *(run for stored in cells.values() for run in stored.runs)])
+    column = {run: number for number, run in enumerate(named)}
+    logs = np.full((len(cells), len(column)), np.nan)
+    levels = np.zeros(logs.shape, int)
+    for row, stored in enumerate(cells.values()):
+        for run, value, level in stored.history(metric.name):
+            logs[row, column[run]] = math.log(value) if value > 0 else math.nan
+            levels[row, column[run]] = level
+    decode = [cell.concurrency if cell.phase == "decode" else 0 for cell in cells]
+    speculative = [_is_speculative(stored) for stored in cells.values()]
+    prior = expected_spread(metric, decode, speculative)
+    spread = fit(successive(logs, levels), decode, [cell.context for cell in cells], prior)
+    effect = spread.of_mean(1 / spread.cell, ALONE_RUN)
+    noises = {
+        cell.id: Noise((float(s2), float(df)), (float(effect[0]), float(effect[1])))
+        for cell, s2, df in zip(cells, spread.cell, spread.cell_df, strict=True)
+    }
+    return Fitted(tuple(noises), spread, noises)
+
+
+def _is_speculative(stored: CellBaseline) -> bool:
+    values = stored.values("tokens_per_step")
+    return bool(values) and float(np.median(values)) > SPECULATIVE

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from pytest_llmperf.model.grid import Cell
-from pytest_llmperf.model.metrics import HEADLINE, METRICS, metrics_of
+from pytest_llmperf.model.metrics import HEADLINE, METRICS, SPEEDS, Metric, metrics_of
 from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Notice, Outcome, Status
 from pytest_llmperf.verdict import words
-from pytest_llmperf.verdict.compare import compare, usable
-from pytest_llmperf.verdict.gate import Gate
+from pytest_llmperf.verdict.compare import change_of, compare, usable
+from pytest_llmperf.verdict.gate import Gate, Neighbour
+
+MEASUREMENTS = 3
+"""Of a cell, before it is called worse."""
 
 SUSPICIOUS = 2.0
 """A metric this many times better than its baseline is more often a fault than a feat."""
 
 
-def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> CellRecord:
-    """The verdict on a cell after one attempt or, confirming a breach, after three.
+def judge(
+    cell: Cell,
+    attempts: Sequence[Measurement],
+    gate: Gate | None,
+    others: Iterable[CellRecord] = (),
+) -> CellRecord:
+    """The verdict on a cell after one attempt or, confirming a breach, after up to three.
 
     Of several attempts the median of each metric is judged. Without a gate (no profile, or one
     that does not match this server) nothing is compared.
+
+    Args:
+        cell: what was measured.
+        attempts: every measurement of it, of one server start or of several.
+        gate: what it is judged by.
+        others: verdicts on other cells of the run: what they did together is the run's, not this
+            cell's.
     """
     record = CellRecord(
         cell=cell.id,
@@ -29,14 +44,17 @@ def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> Cel
         measurement=attempts[-1],
         attempts=list(attempts),
     )
+    measured = any(attempt.status is Status.VALID for attempt in attempts)
     for number, attempt in enumerate(attempts, start=1):
-        if why := fault(attempt):
+        refused = attempt.status is Status.OVER_CAPACITY
+        if refused and not measured:
+            return _judge_capacity(record, attempt, gate)
+        # what the server held a moment ago is no capacity lost
+        if why := f"the server took less of it: {_limit(attempt)}" if refused else fault(attempt):
             which = f"attempt {number} of {len(attempts)}: " if len(attempts) > 1 else ""
-            if worse := _worse_without(cell, attempts, gate, f"left out: {which}{why}"):
+            if worse := _worse_without(cell, attempts, gate, others, f"left out: {which}{why}"):
                 return worse
             return _with(record, Outcome.INVALID, f"{cell.id} is invalid: {which}{why}", attempt)
-        if attempt.status is Status.OVER_CAPACITY:
-            return _judge_capacity(record, attempt, gate)
     if gate is None:
         return record
     stored = gate.cells.get(cell.id)
@@ -44,17 +62,14 @@ def judge(cell: Cell, attempts: Sequence[Measurement], gate: Gate | None) -> Cel
         return _with(record, Outcome.NEW, words.not_in_baseline(cell, gate.profile))
     if stored.over_capacity is not None:
         return _with(record, Outcome.NEW, words.capacity_up(cell, gate.profile, stored))
-    return _judge_values(record, cell, gate)
+    return _judge_values(record, cell, gate, list(others))
 
 
-def needs_confirmation(record: CellRecord, can_restart: bool = False) -> bool:
-    """Whether to measure the cell again before calling it a regression.
-
-    Args:
-        can_restart: the next attempt can be at another start of the server.
-    """
-    seen = {attempt.start for attempt in record.attempts} if can_restart else record.attempts
-    return record.outcome is Outcome.REGRESSED and len(seen) < 3
+def needs_confirmation(record: CellRecord) -> bool:
+    """Whether to measure the cell once more before its test fails: at another start of the server
+    where there can be one, else at this one."""
+    unsure = any(c.verdict in ("worse", "missing") for c in record.comparisons)
+    return unsure and record.outcome.failed and len(record.attempts) < MEASUREMENTS
 
 
 def fails(record: CellRecord, gate: Gate | None) -> bool:
@@ -82,14 +97,21 @@ def fault(attempt: Measurement) -> str:
 
 
 def _worse_without(
-    cell: Cell, attempts: Sequence[Measurement], gate: Gate | None, note: str
+    cell: Cell,
+    attempts: Sequence[Measurement],
+    gate: Gate | None,
+    others: Iterable[CellRecord],
+    note: str,
 ) -> CellRecord | None:
     """The verdict of the sound attempts, where two or more are left and are worse, together and
     each by itself: a third that failed makes the cell no better."""
-    sound = [attempt for attempt in attempts if not fault(attempt)]
+    sound = [a for a in attempts if a.status is Status.VALID and not fault(a)]
     if len(sound) < 2:
         return None
-    together, *apart = (judge(cell, some, gate) for some in (sound, *([one] for one in sound)))
+    others = list(others)
+    together, *apart = (
+        judge(cell, some, gate, others) for some in (sound, *([one] for one in sound))
+    )
     if any(record.outcome is not Outcome.REGRESSED for record in (together, *apart)):
         return None
     return with_left_out(together, attempts, note)
@@ -106,8 +128,12 @@ def with_left_out(record: CellRecord, attempts: Sequence[Measurement], note: str
     )
 
 
+def _limit(unfit: Measurement) -> str:
+    return (unfit.capacity.reason if unfit.capacity else unfit.reason) or unfit.reason
+
+
 def _judge_capacity(record: CellRecord, unfit: Measurement, gate: Gate | None) -> CellRecord:
-    why = (unfit.capacity.reason if unfit.capacity else unfit.reason) or unfit.reason
+    why = _limit(unfit)
     stored = gate.cells.get(record.cell) if gate else None
     if gate is None or stored is None or stored.over_capacity is not None:
         return _with(record, Outcome.OVERCAP, why, unfit)
@@ -115,10 +141,27 @@ def _judge_capacity(record: CellRecord, unfit: Measurement, gate: Gate | None) -
     return _with(record, Outcome.CAPACITY_REGRESSION, text, unfit)
 
 
-def _judge_values(record: CellRecord, cell: Cell, gate: Gate) -> CellRecord:
+def _company(
+    metric: Metric, cell: Cell, start: int, gate: Gate, others: Sequence[CellRecord]
+) -> list[Neighbour]:
+    """What the metric did in the other cells of the same phase and server start."""
+    alike = [
+        other
+        for other in others
+        if other.cell != cell.id
+        and other.measurement is not None
+        and (other.measurement.phase, other.measurement.start) == (cell.phase, start)
+    ]
+    return [found for other in alike if (found := change_of(metric, other, gate))]
+
+
+def _judge_values(
+    record: CellRecord, cell: Cell, gate: Gate, others: Sequence[CellRecord]
+) -> CellRecord:
     attempts, stored = record.attempts, gate.cells[cell.id]
+    start = attempts[0].start
     compared = [
-        compare(metric, cell, attempts, gate)
+        compare(metric, cell, attempts, gate, _company(metric, cell, start, gate, others))
         for metric in metrics_of(cell.phase)
         if stored.values(metric.name)
     ]
@@ -143,7 +186,7 @@ def _judge_values(record: CellRecord, cell: Cell, gate: Gate) -> CellRecord:
         outcome = Outcome.REGRESSED
     elif by["better"]:
         outcome = Outcome.IMPROVED
-    elif any(c.gated and c.metric == HEADLINE[cell.phase] for c in compared):
+    elif any(c.gated and c.metric in SPEEDS[cell.phase] for c in compared):
         # TTFT alone, say, cannot vouch for a cell whose speed nobody could judge
         return _with(record, Outcome.PASS, "")
     else:

@@ -1,7 +1,6 @@
-"""How much a metric moves when nothing changed: between runs, and within this window. Pure.
+"""How far a metric may move when nothing changed: tolerances from the noise of runs. Pure.
 
-Elementwise on arrays with any leading axes, so that the judging of one cell and a simulation of
-thousands of matrices call the same functions.
+Elementwise on arrays with any leading axes, see ``spread``.
 """
 
 from __future__ import annotations
@@ -11,104 +10,103 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pytest_llmperf.baseline.schema import ENOUGH_RUNS
 from pytest_llmperf.model.metrics import Metric
-from pytest_llmperf.stats.distributions import (
-    Array,
-    digamma,
-    normal_quantile,
-    t_quantile,
-    trigamma,
-    trigamma_inverse,
-)
+from pytest_llmperf.stats.distributions import Array, t_quantile
+from pytest_llmperf.verdict.spread import weighted_median
 
-_LEAST_VARIANCE = 1e-12
-"""Of logs; a millionth is what six stored digits resolve."""
+COMPANY = 5
+"""Other cells of the run from which its common shift can be told."""
+
+_MEDIAN_VARIANCE = np.array([1.0, 0.5, 0.4487, 0.2982, 0.2868])
+"""Variance of the median of 1 to 5 normal values in that of one (Godwin 1949, Ann. Math. Stat.
+20)."""
 
 
-def fit_spread(values: Array, groups: ArrayLike) -> tuple[Array, Array]:
-    """Between-run variance of the logs of one metric, with its degrees of freedom, per cell.
+def median_variance(n: ArrayLike) -> Array:
+    """Variance of the median of n normal values, in that of one."""
+    n = np.asarray(n)
+    known = _MEDIAN_VARIANCE[np.clip(n, 1, _MEDIAN_VARIANCE.size) - 1]
+    many = math.pi / (2 * np.maximum(n, 1))
+    return np.asarray(np.where(n <= _MEDIAN_VARIANCE.size, known, many))
 
-    The cells of a group share one variance, pooled over those with two runs or more, and shrunk
-    towards that of all groups. A group without such a cell gets the prior of the others; without
-    any other, NaN and 0 degrees.
+
+def own_variance(cell: ArrayLike, n: ArrayLike, error: ArrayLike) -> Array:
+    """Variance of a cell's change beside what its run shares.
+
+    ``max(s^2, SE^2) + s^2 m``: stored runs have the error of their windows in s already, so it
+    counts once, by whichever is larger.
 
     Args:
-        values: (..., cells, runs), positive, NaN where a run lacks the cell.
-        groups: (cells,) labels of cells that are alike: their concurrency.
+        cell: s^2, residual variance between runs, of logs.
+        n: runs that speak for the level.
+        error: SE, standard error of this window's own estimate, relative.
     """
-    logs = np.log(values)
-    known = np.isfinite(logs)
-    n = known.sum(axis=-1)
-    means = np.where(known, logs, 0).sum(axis=-1) / np.maximum(n, 1)
-    squares = np.where(known, (logs - means[..., None]) ** 2, 0).sum(axis=-1)
-    cell_df = np.maximum(n - 1, 0)
-
-    labels, index = np.unique(np.asarray(groups), return_inverse=True)
-    member = (index[:, None] == np.arange(labels.size)).astype(float)
-    df = cell_df @ member
-    pooled = (squares @ member) / np.maximum(df, 1)
-    variances, df = _moderate(np.maximum(pooled, _LEAST_VARIANCE), df)
-    return variances[..., index], df[..., index]
+    cell = np.asarray(cell, float)
+    return np.asarray(np.maximum(cell, np.square(error)) + cell * median_variance(n))
 
 
-def _moderate(variances: Array, df: Array) -> tuple[Array, Array]:
-    """Shrink the variances (..., groups) towards each other as far as they are alike.
-
-    Empirical Bayes of Smyth 2004 (Stat. Appl. Genet. Mol. Biol. 3, section 6.2): the spread of
-    the log variances beyond their sampling error says how many degrees of freedom the common
-    value is worth; at most, as in limma, those of all groups together.
-    """
-    known = df > 0
-    groups = known.sum(axis=-1, keepdims=True)
-    all_df = df.sum(axis=-1, keepdims=True)
-    half = np.where(known, df, 1) / 2
-    z = np.where(known, np.log(variances) - digamma(half) + np.log(half), 0)
-    mean = z.sum(axis=-1, keepdims=True) / np.maximum(groups, 1)
-    spread = np.where(known, (z - mean) ** 2, 0).sum(axis=-1, keepdims=True)
-    sampling = np.where(known, trigamma(half), 0).sum(axis=-1, keepdims=True)
-    excess = spread / np.maximum(groups - 1, 1) - sampling / np.maximum(groups, 1)
-    # below this they are as good as equal, and the cap holds anyway
-    prior_df = np.minimum(2 * trigamma_inverse(np.maximum(excess, 1e-4)), all_df)
-    prior_df = np.where(groups > 1, prior_df, 0)
-    half = np.maximum(prior_df, 1) / 2
-    prior = np.exp(mean + digamma(half) - np.log(half))
-    with np.errstate(invalid="ignore"):
-        moderated = (prior_df * prior + df * variances) / (prior_df + df)
-    return moderated, np.minimum(prior_df + df, all_df)
-
-
-def quantile(tail: float, df: ArrayLike) -> Array:
-    """Student's q for a variance with ``df`` degrees of freedom; the normal one where it has none.
-
-    Without repeated runs only the window's own error is left to judge by.
-    """
-    df = np.asarray(df, float)
-    return np.where(df > 0, t_quantile(tail, np.maximum(df, 1)), normal_quantile(tail))
-
-
-def tolerance(
-    metric: Metric,
-    q: ArrayLike,
-    variance: ArrayLike,
+def alone(
+    tail: float,
+    cell: tuple[ArrayLike, ArrayLike],
+    run: tuple[ArrayLike, ArrayLike],
     n: ArrayLike,
     error: ArrayLike,
-    baseline: ArrayLike,
-) -> tuple[Array, Array]:
-    """How far a metric may move: by chance alone, and with the floor. Fractions of the baseline.
+) -> Array:
+    """Largest change of a log towards worse that chance explains, for a cell by itself.
+
+    ``q sqrt(r^2 (1 + m) + own)``, q Student's t with the degrees of freedom of the sum
+    (Satterthwaite 1946, Biometrics Bulletin 2), m of ``median_variance``.
 
     Args:
-        metric: gives the direction, the floors, and the least tolerance with too few runs.
-        q: of ``quantile``, for the chance of a false alarm that this one comparison may have.
-        variance: s^2, between runs, of logs; 0 where no run was repeated.
-        n: runs in the baseline.
-        error: SE, standard error of the window's own estimate, relative.
-        baseline: the median of the runs, in the metric's unit.
+        tail: chance that this one comparison is called worse by noise.
+        cell: residual variance between runs and its degrees of freedom.
+        run: variance of a run's effect, r^2, and its degrees of freedom.
+        n: runs that speak for the level.
+        error: as in ``own_variance``.
     """
-    n = np.asarray(n, float)
-    chance = fraction_worse(metric, noise(q, variance, n, error))
-    chance = np.where(n < ENOUGH_RUNS, np.maximum(chance, metric.weak), chance)
-    return chance, np.maximum(chance, floor_of(metric, baseline))
+    own = own_variance(cell[0], n, error)
+    shared = np.asarray(run[0]) * (1 + median_variance(n))
+    total = own + shared
+    df = np.square(total) / (np.square(shared) / run[1] + np.square(own) / cell[1])
+    return np.asarray(t_quantile(tail, df) * np.sqrt(total))
+
+
+def among(
+    tail: float,
+    cell: tuple[ArrayLike, ArrayLike],
+    n: ArrayLike,
+    error: ArrayLike,
+    shift: tuple[ArrayLike, ArrayLike],
+) -> Array:
+    """The same for a cell that is held against the other cells of its run.
+
+    Their common shift is taken out, and the effect of the run with it.
+
+    Args:
+        shift: of ``common_shift``: what the others moved, towards worse, and its variance.
+    """
+    own = own_variance(cell[0], n, error) + np.asarray(shift[1])
+    return np.asarray(np.asarray(shift[0]) + t_quantile(tail, cell[1]) * np.sqrt(own))
+
+
+def common_shift(changes: Array, variances: Array) -> tuple[Array, Array]:
+    """How far the cells of a run moved together, robust to half of them, and its variance.
+
+    The weighted median over the last axis, and pi / 2 times the variance of a weighted mean; 0
+    and infinity with fewer than five cells.
+
+    Args:
+        changes: (..., cells) of logs, NaN for a cell that does not count.
+        variances: (..., cells) of ``own_variance``.
+    """
+    if changes.shape[-1] < COMPANY:
+        return np.zeros(changes.shape[:-1]), np.full(changes.shape[:-1], np.inf)
+    known = np.isfinite(changes)
+    weights = np.where(known, 1 / variances, 0.0)
+    enough = known.sum(axis=-1) >= COMPANY
+    shift = np.where(enough, weighted_median(changes, weights), 0.0)
+    total = np.where(enough, weights.sum(axis=-1), 1.0)
+    return shift, np.where(enough, math.pi / 2 / total, np.inf)
 
 
 def floor_of(metric: Metric, baseline: ArrayLike) -> Array:
@@ -121,19 +119,9 @@ def beyond(measured: ArrayLike, baseline: ArrayLike, limit: ArrayLike) -> NDArra
     return np.asarray(~(np.abs(np.asarray(measured) / np.asarray(baseline) - 1) <= limit))
 
 
-def noise(q: ArrayLike, variance: ArrayLike, n: ArrayLike, error: ArrayLike) -> Array:
-    """Largest change of a log that chance explains: of a window against the median of ``n`` runs.
-
-    ``q sqrt(s^2 (1 + pi / 2n) + SE^2)``; pi / 2n is the variance of a median in that of a value.
-
-    Args:
-        q: of ``quantile``.
-        variance: s^2, between runs, of logs.
-        n: runs in the baseline.
-        error: SE, standard error of the window's own estimate, relative.
-    """
-    between = np.asarray(variance) * (1 + math.pi / (2 * np.asarray(n, float)))
-    return np.asarray(q * np.sqrt(between + np.square(error)))
+def towards_worse(metric: Metric, change: ArrayLike) -> Array:
+    """The size of a signed change, positive where it is for the worse."""
+    return np.asarray(change) * (-1 if metric.better == "higher" else 1)
 
 
 def fraction_worse(metric: Metric, log_change: ArrayLike) -> Array:

@@ -14,6 +14,7 @@ from pytest_llmperf.model.result import (
     CellRecord,
     Comparison,
     Measurement,
+    Notice,
     Outcome,
     RunResult,
     RunSettings,
@@ -133,16 +134,63 @@ def test_a_noisy_cell_does_not_stay_behind_when_the_others_moved(
     assert C1 not in plan(old, moving).accepted or certain > 0
 
 
-def test_cells_whose_runs_become_too_few_are_named() -> None:
-    """One run in place of three."""
+def test_a_new_level_speaks_for_itself_and_old_runs_for_the_noise() -> None:
+    """Nothing that told how far runs differ is thrown away."""
+    made = loads(plan(LAB, run(record(C1, "better", **FAST))).after, "x").cells[C1]
+    assert made.runs == ["first", "second", RUN_ID]
+    assert made.levels == [RUN_ID]
+    assert made.values("total_tok_s") == [200.0]
+    assert [level for _, _, level in made.history("total_tok_s")] == [0, 0, 1]
+
+
+def test_a_run_added_later_does_not_shift_the_level() -> None:
+    """Five runs speak for it, and stay; of those beyond ten the oldest others go."""
     old = LAB
-    for n in (1, 2, 3):
-        later = run(record(C1, "ok", total_tok_s=100.0 + n), date=f"2026-12-0{n}T00:00:00")
+    for n in range(12):
+        later = run(record(C1, "ok", total_tok_s=100.0 + n), date=f"2026-12-{n + 1:02}T00:00:00")
         old = again(plan(old, later, mode="add"))
-    better = run(record(C1, "better", **FAST))
-    assert plan(old, better).weakened == (C1,)
-    assert plan(old, better, mode="add").weakened == ()
-    assert plan(LAB, better).weakened == ()
+    cell = old.baseline.cells[C1]
+    assert cell.total_tok_s == [153.7, 150.25, 100.0, 101.0, 102.0, *(107.0 + n for n in range(5))]
+    assert cell.values("total_tok_s") == [153.7, 150.25, 100.0, 101.0, 102.0]
+    assert set(old.baseline.runs) == {"first", *cell.runs}
+
+
+def test_of_two_levels_the_newer_keeps_its_runs() -> None:
+    """Ten in all: the five that speak, the newest, and what is left of the level before."""
+    old = LAB
+    for n, mode in enumerate(["add"] * 5 + ["all"] + ["add"] * 6):
+        later = run(record(C1, "ok", total_tok_s=100.0 + n), date=f"2026-12-{n + 1:02}T00:00:00")
+        old = again(plan(old, later, mode=mode))
+    cell = old.baseline.cells[C1]
+    assert cell.total_tok_s == [102.0 + n for n in range(10)]
+    assert cell.values("total_tok_s") == [105.0 + n for n in range(5)]
+
+
+@pytest.mark.parametrize("mode", ["add", "all"])
+def test_cells_that_are_worse_together_are_not_added_unseen(mode: Any) -> None:
+    """Though none is by itself: the ratchet of 1 % a release."""
+    slow = run(record(C1, "ok", total_tok_s=149.0)).model_copy(
+        update={"matrix": "The cells together are worse than their baseline:"}
+    )
+    with pytest.raises(ConfigError, match="together are worse"):
+        plan(LAB, slow, mode=mode)
+    assert plan(LAB, slow, mode=mode, reason="new kernel").changed
+
+
+@pytest.mark.parametrize(
+    ("state", "gone"),
+    [
+        ({"ttft_warm": False}, {"ttft_ms"}),
+        ({"warnings": [Notice(code="buffered", text="x")]}, {"ttft_ms", "itl_ms"}),
+        ({"warnings": [Notice(code="metrics-late", text="x")]}, {"steps_s"}),
+    ],
+)
+def test_a_value_of_another_state_is_never_stored(state: dict[str, Any], gone: set[str]) -> None:
+    """TTFT of a cold prompt beside those of warm ones, ITL of a buffered stream."""
+    figures = {"total_tok_s": 200.0, "itl_ms": 5.0, "ttft_ms": 90.0, "steps_s": 50.0}
+    made = plan(None, run(record("decode[1000-c1]", **figures, **state)))
+    cell = loads(made.after, "x").cells["decode[1000-c1]"]
+    assert {name for name, _ in cell.lists()} == set(figures) - gone
 
 
 @pytest.mark.parametrize(
@@ -181,8 +229,6 @@ def test_cells_not_accepted_stay_byte_for_byte() -> None:
     assert changed == [
         "--- a/lab.yaml",
         "+++ b/lab.yaml",
-        "-  second:",
-        '-    engine_version: "0.11"',
         f"+  {RUN_ID}:",
         f'+    date: "{DATE}"',
         "+    engine: vllm",
@@ -192,15 +238,11 @@ def test_cells_not_accepted_stay_byte_for_byte() -> None:
         "-    runs: [first, second]",
         "-    total_tok_s: [153.7, 150.25]",
         "-    itl_ms: [6.3, null]",
-        f"+    runs: [{RUN_ID}]",
-        "+    total_tok_s: [200.0]",
-        "+    itl_ms: [5.0]",
+        f"+    runs: [first, second, {RUN_ID}]",
+        f"+    levels: [{RUN_ID}]",
+        "+    total_tok_s: [153.7, 150.25, 200.0]",
+        "+    itl_ms: [6.3, null, 5.0]",
     ]
-
-
-def test_runs_no_cell_refers_to_are_dropped() -> None:
-    made = plan(LAB, run(record(C1, "better", **FAST)))
-    assert set(loads(made.after, "x").runs) == {"first", RUN_ID}
 
 
 @pytest.mark.parametrize("mode", ["moved", "all", "new", "better", "add"])
@@ -233,17 +275,6 @@ def test_add_puts_the_run_behind_the_others() -> None:
     assert cell.total_tok_s == [153.7, 150.25, 151.0]
     assert cell.itl_ms == [6.3, None, None]
     assert cell.steps_s == [None, None, 50.0]
-
-
-def test_add_keeps_the_last_ten_runs() -> None:
-    old = LAB
-    for n in range(12):
-        later = run(record(C1, "ok", total_tok_s=100.0 + n), date=f"2026-12-{n + 1:02}T00:00:00")
-        old = again(plan(old, later, mode="add"))
-    cell = old.baseline.cells[C1]
-    assert cell.total_tok_s == [102.0 + n for n in range(10)]
-    assert cell.itl_ms is None, "no run that is left has one"
-    assert set(old.baseline.runs) == {"first", *cell.runs}
 
 
 def test_two_runs_of_one_second_are_two_runs() -> None:

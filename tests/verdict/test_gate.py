@@ -53,20 +53,22 @@ def test_prefill_is_judged_without_a_window_error() -> None:
 
 
 def test_noise_beyond_the_limit_is_observed_not_gated() -> None:
-    """15 % for ITL, 30 % for TTFT; the tolerance is still shown."""
-    noisy = gate(noise=0.04)
+    """30 % for ITL, 75 % for TTFT; the tolerance is still shown."""
+    noisy = gate(noise=0.06)
     itl, ttft = noisy.tolerance(ITL, CELL, 0.003), noisy.tolerance(TTFT, CELL, 0.0)
     assert not itl.gated
     assert itl.fraction is not None
-    assert itl.fraction > 0.15
-    assert "15%" in itl.why
+    assert itl.fraction > 0.30
+    assert "30%" in itl.why
     assert ttft.gated
 
 
 def test_weak_is_said_of_fewer_than_three_runs() -> None:
     """Shipped profiles have one."""
     weak = gate(runs=1).tolerance(ITL, CELL, 0.003)
-    assert (weak.weak, weak.gated, weak.fraction) == (True, True, 0.10)
+    assert (weak.weak, weak.gated) == (True, True)
+    assert weak.fraction is not None
+    assert weak.fraction > 0.10
     assert not gate(runs=3).tolerance(ITL, CELL, 0.003).weak
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_llmperf.baseline.schema import CellBaseline, OverCapacity, Run
 from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.model.result import Capacity, Measurement, Notice, Outcome
 from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.verdict import Gate, fails, judge, needs_confirmation
@@ -80,7 +81,7 @@ def test_a_breach_that_does_not_repeat_passes_with_all_attempts() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "value"),
-    [("total_tok_s", 1400.0), ("itl_ms", 12.0), ("ttft_ms", 500.0), ("steps_s", 700.0)],
+    [("total_tok_s", 1300.0), ("itl_ms", 12.5), ("ttft_ms", 500.0), ("steps_s", 700.0)],
 )
 def test_one_gated_metric_is_enough_to_fail(metric: str, value: float) -> None:
     """Whichever of them got worse, and only that one is called worse."""
@@ -198,7 +199,7 @@ def test_two_slow_attempts_are_worse_whatever_the_third_is(order: tuple[int, ...
 
 def test_two_attempts_that_differ_in_what_is_worse_confirm_nothing() -> None:
     """Their median is within the tolerance; that is no pass while the third is invalid."""
-    attempts = [measured(total_tok_s=0.93 * 1600), measured(itl_ms=10 / 0.93)]
+    attempts = [measured(total_tok_s=0.85 * 1600), measured(itl_ms=10 / 0.85)]
     assert [judge(CELL, [one], gate()).outcome for one in attempts] == [Outcome.REGRESSED] * 2
     assert judge(CELL, attempts, gate()).outcome is Outcome.PASS
     assert judge(CELL, [*attempts, invalid()], gate()).outcome is Outcome.INVALID
@@ -217,10 +218,10 @@ def test_a_first_token_in_time_does_not_vouch_for_the_speed() -> None:
     assert any(c.gated and c.metric == "ttft_ms" for c in record.comparisons)
 
 
-@pytest.mark.parametrize(("speed", "outcome"), [(0.5, "REGRESSED"), (0.9, "UNGATED")])
+@pytest.mark.parametrize(("speed", "outcome"), [(0.05, "REGRESSED"), (0.9, "UNGATED")])
 def test_a_fall_beyond_even_a_large_noise_is_one(speed: float, outcome: str) -> None:
-    """A noise of a third is too large to gate on, and too small to explain a half."""
-    errors = {name: 0.09 * TRUTH["decode"][name] for name in ("total_tok_s", "itl_ms", "steps_s")}
+    """A noise of a half is too large to gate on, and too small to explain one of 95 %."""
+    errors = {name: 0.12 * TRUTH["decode"][name] for name in ("total_tok_s", "itl_ms", "steps_s")}
     attempts = [measured(speed=speed, std_errors=errors)] * 3
     record = judge(CELL, attempts, gate())
     assert record.outcome.value == outcome
@@ -229,15 +230,23 @@ def test_a_fall_beyond_even_a_large_noise_is_one(speed: float, outcome: str) -> 
     # what fails does not say why it could not be judged
     assert bool(total.why) == (outcome == "UNGATED")
     assert total.tolerance is not None
-    assert 0.15 < total.tolerance < 0.5
+    assert METRICS["total_tok_s"].observed_beyond < total.tolerance < 0.95
 
 
 def test_a_cell_without_a_judged_metric_is_ungated() -> None:
     """Every reason is in the table."""
-    record = judge(CELL, [measured(std_errors={}, ttft_warm=False)], gate())
+    record = judge(CELL, [measured(std_errors={})], gate())
     assert record.outcome is Outcome.UNGATED
     assert record.message.count("too short") == 3
-    assert "not warm" in record.message
+
+
+def test_a_speed_judged_by_its_steps_alone_is_judged() -> None:
+    """tok/s of a few draft tokens may be too noisy; the engine's steps are not."""
+    errors = {**measured().std_errors, "total_tok_s": 400.0, "itl_ms": 2.5}
+    record = judge(CELL, [measured(std_errors=errors)], gate())
+    assert not verdict_of(record, "total_tok_s").gated
+    assert verdict_of(record, "steps_s").gated
+    assert record.outcome is Outcome.PASS
 
 
 def test_a_gated_metric_that_vanished_is_never_a_pass() -> None:
@@ -249,36 +258,124 @@ def test_a_gated_metric_that_vanished_is_never_a_pass() -> None:
         assert "MISSING" in record.message
 
 
-def test_what_the_measurement_calls_not_measurable_is_observed() -> None:
-    """A buffered stream has no ITL and no TTFT; its tok/s is judged as ever."""
-    notice = Notice(code="buffered", text="a proxy buffers")
-    record = judge(CELL, [measured(itl_ms=None, ttft_ms=None, warnings=[notice])], gate())
-    assert record.outcome is Outcome.PASS
-    assert verdict_of(record, "itl_ms").verdict == "observed"
-    assert verdict_of(record, "ttft_ms").why == "not measurable: buffered"
-    assert verdict_of(record, "total_tok_s").verdict == "ok"
+BUFFER = Notice(code="buffered", text="a proxy buffers")
+LATE = Notice(code="metrics-late", text="the server's metrics answered late")
 
 
-def test_counters_that_came_late_leave_the_cell_to_its_other_metrics() -> None:
-    """One slow answer of /metrics at an edge of the window."""
-    notice = Notice(code="metrics-late", text="the server's metrics answered late")
-    late = measured(steps_s=None, tokens_per_step=None, warnings=[notice])
-    record = judge(CELL, [late], gate())
+def test_a_buffer_that_the_baseline_had_not_is_a_finding() -> None:
+    """By its name, whether a value stands there or not; tok/s is judged as ever."""
+    for itl in (None, 0.001):
+        found = judge(CELL, [measured(itl_ms=itl, ttft_ms=None, warnings=[BUFFER])] * 3, gate())
+        assert found.outcome is Outcome.REGRESSED
+        assert verdict_of(found, "itl_ms").why == "buffered, which its baseline was not"
+        assert verdict_of(found, "itl_ms").measured is None
+        assert verdict_of(found, "total_tok_s").verdict == "ok"
+
+
+def test_a_baseline_without_the_metric_asks_for_no_state() -> None:
+    """A gateway that has always buffered has no ITL in its baseline."""
+    cells = {cell.id: stored(cell) for cell in GRID}
+    bare = {"itl_ms": None, "ttft_ms": None}
+    cells[CELL.id] = cells[CELL.id].model_copy(update=bare)
+    record = judge(CELL, [measured(itl_ms=0.001, warnings=[BUFFER])], gate(cells))
     assert record.outcome is Outcome.PASS
-    assert verdict_of(record, "steps_s").why == "the server's metrics answered late"
-    assert judge(CELL, [measured(steps_s=None)], gate()).outcome is Outcome.INVALID
 
 
 @pytest.mark.parametrize(
-    ("warm", "outcome"),
-    [(False, Outcome.PASS), (None, Outcome.REGRESSED), (True, Outcome.REGRESSED)],
+    "odd",
+    [
+        {"warnings": [LATE], "steps_s": None, "tokens_per_step": None},
+        {"warnings": [BUFFER], "itl_ms": None},
+        {"ttft_warm": False, "ttft_ms": 3000.0},
+    ],
 )
-def test_ttft_is_not_judged_when_the_cache_was_seen_to_be_cold(
-    warm: bool | None, outcome: Outcome
-) -> None:
+def test_no_excuse_of_one_attempt_lifts_a_breach(odd: dict[str, object]) -> None:
+    """The others were worse; one in another state gives way to them."""
+    attempts = [measured(speed=0.8), measured(speed=0.8, **odd), measured(speed=0.81)]
+    record = judge(CELL, attempts, gate())
+    assert record.outcome is Outcome.REGRESSED
+    assert verdict_of(record, "total_tok_s").verdict == "worse"
+
+
+def test_one_attempt_in_another_state_gives_way_to_sound_ones() -> None:
+    """Its value does not count, and no state is called lost."""
+    attempts = [
+        measured(ttft_ms=3000.0, ttft_warm=False),
+        measured(ttft_ms=301.0, ttft_warm=True),
+        measured(ttft_ms=299.0, ttft_warm=True),
+    ]
+    assert needs_confirmation(judge(CELL, attempts[:1], gate()))
+    record = judge(CELL, attempts, gate())
+    assert record.outcome is Outcome.PASS
+    assert verdict_of(record, "ttft_ms").measured == pytest.approx(300.0)
+
+
+def test_counters_that_came_late_ask_for_another_attempt() -> None:
+    """Steps that the baseline counted are missing, never excused."""
+    late = measured(steps_s=None, tokens_per_step=None, warnings=[LATE])
+    first = judge(CELL, [late], gate())
+    assert first.outcome is Outcome.INVALID
+    assert needs_confirmation(first)
+    assert verdict_of(first, "steps_s").why == "the server's metrics answered late"
+    assert judge(CELL, [measured(steps_s=None)], gate()).outcome is Outcome.INVALID
+
+
+@pytest.mark.parametrize("times", [10, 25])
+def test_a_broken_prefix_cache_is_named(times: int) -> None:
+    """TTFT of a cold prompt against a warm baseline."""
+    record = judge(CELL, [measured(ttft_ms=300.0 * times, ttft_warm=False)] * 3, gate())
+    assert record.outcome is Outcome.REGRESSED
+    assert verdict_of(record, "ttft_ms").why == "not warm"
+
+
+@pytest.mark.parametrize("warm", [None, True])
+def test_ttft_is_judged_where_nothing_says_that_it_was_cold(warm: bool | None) -> None:
     """A server that does not say is judged."""
-    record = judge(CELL, [measured(ttft_ms=600.0, ttft_warm=warm)], gate())
-    assert record.outcome is outcome
+    record = judge(CELL, [measured(ttft_ms=900.0, ttft_warm=warm)], gate())
+    assert record.outcome is Outcome.REGRESSED
+
+
+def test_a_cell_is_held_against_the_others_of_its_run() -> None:
+    """A run that is 3 % slow as a whole does not make one cell of it fail, and one that is 6 % slow
+    in a run that is not stands out."""
+    known = gate()
+    others = [judge(c, [measured(c)], known) for c in GRID if c.phase == "decode" and c != CELL]
+    alone = judge(CELL, [measured(speed=0.945)], known)
+    among = judge(CELL, [measured(speed=0.945)], known, others)
+    assert alone.outcome is Outcome.PASS
+    assert among.outcome is Outcome.REGRESSED
+    slow = [judge(c, [measured(c, 0.97)], known) for c in GRID if c.phase == "decode" and c != CELL]
+    assert judge(CELL, [measured(speed=0.965)], known, slow).outcome is Outcome.PASS
+
+
+def test_another_start_of_the_server_is_no_company() -> None:
+    """What cells did at one start says nothing of the next."""
+    known = gate()
+    others = [judge(c, [measured(c)], known) for c in GRID if c.phase == "decode" and c != CELL]
+    later = judge(CELL, [measured(speed=0.945, start=2)], known, others)
+    assert later.outcome is Outcome.PASS
+
+
+def test_a_faster_run_does_not_make_an_unchanged_cell_worse() -> None:
+    """All others gained 10 %; this one lost nothing."""
+    known = gate()
+    fast = [judge(c, [measured(c, 1.1)], known) for c in GRID if c.phase == "decode" and c != CELL]
+    assert judge(CELL, [measured(speed=0.99)], known, fast).outcome is Outcome.PASS
+
+
+def test_an_attempt_as_before_shows_that_the_server_still_can() -> None:
+    """The median of three is beyond the tolerance, but one is within half of it."""
+    assert judge(CELL, speeds(0.8, 0.81, 0.99), gate()).outcome is Outcome.PASS
+    assert judge(CELL, speeds(0.8, 0.81, 0.82), gate()).outcome is Outcome.REGRESSED
+
+
+def test_a_retry_that_the_server_refuses_is_no_capacity_lost() -> None:
+    """It held the cell a moment ago: two worse attempts are a regression, one is no verdict."""
+    both = judge(CELL, [*speeds(0.8, 0.81), over_capacity()], gate())
+    assert both.outcome is Outcome.REGRESSED
+    assert "left out: attempt 3 of 3" in both.message
+    one = judge(CELL, [measured(speed=0.8), over_capacity()], gate())
+    assert one.outcome is Outcome.INVALID
 
 
 def test_ttft_is_not_judged_when_a_load_host_has_an_unsure_clock() -> None:
@@ -314,11 +411,11 @@ def test_both_parts_are_named_when_both_moved() -> None:
 
 def test_attempts_that_go_one_way_are_called_drift() -> None:
     """Falling from attempt to attempt; not when they merely scatter, as their windows may."""
-    falling = judge(CELL, speeds(0.9, 0.85, 0.8), gate())
+    falling = judge(CELL, speeds(0.86, 0.8, 0.76), gate())
     assert any(note.startswith("drift: total tok/s") for note in falling.notes)
-    scattered = judge(CELL, speeds(0.85, 0.9, 0.8), gate())
+    scattered = judge(CELL, speeds(0.8, 0.86, 0.76), gate())
     assert not any(note.startswith("drift") for note in scattered.notes)
-    first, middle, last = speeds(0.9, 0.85, 0.8)
+    first, middle, last = speeds(0.7, 0.66, 0.62)
     unsure = {name: 20 * error for name, error in first.std_errors.items()}
     first, last = (unchecked(m, std_errors=unsure) for m in (first, last))
     chance = judge(CELL, [first, middle, last], gate())
@@ -356,9 +453,9 @@ def test_of_a_cell_without_a_verdict_only_the_speed_is_said_not_to_be_judged() -
 
 def test_a_weak_tolerance_is_labelled() -> None:
     """One run in the baseline."""
-    record = judge(CELL, [measured(speed=0.8)], gate(runs=1))
+    record = judge(CELL, [measured(speed=0.7)], gate(runs=1))
     assert verdict_of(record, "total_tok_s").weak
-    assert "7.0 % weak" in record.message
+    assert " % weak" in record.message
     assert "(box, 1 run)" in record.message
 
 

@@ -1,4 +1,4 @@
-"""The noise model: pooled and moderated spread, and the tolerance it gives."""
+"""Tolerances from the noise of runs: of a cell by itself, and among the others of its run."""
 
 from __future__ import annotations
 
@@ -9,119 +9,72 @@ import pytest
 
 from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.stats.distributions import t_quantile
-from pytest_llmperf.verdict.noise import beyond, fit_spread, noise, quantile, tolerance
+from pytest_llmperf.verdict import noise
 
 TOK_S, ITL, TTFT = METRICS["total_tok_s"], METRICS["itl_ms"], METRICS["ttft_ms"]
 
 
-def table(scales: list[float], per_group: int, runs: int, seed: int = 0) -> tuple[object, object]:
-    """Log-normal values, one group of cells per scale."""
-    rng = np.random.default_rng(seed)
-    scale = np.repeat(scales, per_group)[:, None]
-    values = 100 * np.exp(scale * rng.standard_normal((scale.size, runs)))
-    return values, np.repeat(np.arange(len(scales)), per_group)
+def test_the_variance_of_a_median_is_that_of_simulated_ones() -> None:
+    """1 to 5 normal values, and the limit for many."""
+    rng = np.random.default_rng(1)
+    for n in (1, 2, 3, 4, 5):
+        seen = np.median(rng.standard_normal((200_000, n)), axis=1).var()
+        assert float(noise.median_variance(n)) == pytest.approx(seen, rel=0.02)
+    assert float(noise.median_variance(100)) == pytest.approx(math.pi / 200)
 
 
-def test_groups_of_different_noise_keep_it_apart() -> None:
-    """Single streams three times as noisy as the rest stay so, within their sampling error."""
-    values, groups = table([0.03, 0.01, 0.01, 0.01], per_group=10, runs=5)
-    spread = np.sqrt(fit_spread(values, groups)[0])
-    assert spread[0] == pytest.approx(0.03, rel=0.25)
-    assert spread[10:] == pytest.approx(0.01, rel=0.25)
+def test_the_windows_error_counts_once() -> None:
+    """Stored runs have it in their spread already: the larger of the two holds."""
+    assert float(noise.own_variance(4e-4, 5, 0.01)) == pytest.approx(4e-4 * 1.2868)
+    wide = float(noise.own_variance(4e-4, 5, 0.05))
+    assert wide == pytest.approx(0.05**2 + 4e-4 * 0.2868)
 
 
-def test_groups_that_are_alike_lend_each_other_certainty() -> None:
-    """With equal noise the spread is shared, so that q falls well below a lone group's."""
-    values, groups = table([0.01] * 8, per_group=5, runs=5, seed=3)
-    _, df = fit_spread(values, groups)
-    _, alone = fit_spread(values[:5], groups[:5])
-    assert alone == pytest.approx(20)
-    assert (df > 60).all()
-    assert (df <= 160).all()
+def test_alone_a_cell_bears_the_runs_effect_and_its_own() -> None:
+    """q of the joint degrees of freedom, by the formula in its docstring."""
+    limit = float(noise.alone(1e-4, (1e-4, 20.0), (5e-5, 10.0), 5, 0.0))
+    own, shared = 1e-4 * 1.2868, 5e-5 * 1.2868
+    df = (own + shared) ** 2 / (shared**2 / 10 + own**2 / 20)
+    assert limit == pytest.approx(float(t_quantile(1e-4, df)) * math.sqrt(own + shared))
 
 
-def test_all_cells_of_a_group_share_one_spread() -> None:
-    """A cell that happened to repeat itself exactly gets no tolerance of zero."""
-    values, groups = table([0.01, 0.01], per_group=4, runs=5)
-    values[0] = 100.0
-    variance, _ = fit_spread(values, groups)
-    assert variance[0] == variance[3] > 0
+def test_among_others_the_shift_of_the_run_is_taken_out() -> None:
+    """What all cells lost is not this cell's; how sure that shift is goes into the limit."""
+    calm = float(noise.among(1e-4, (1e-4, 30.0), 5, 0.0, (0.0, 0.0)))
+    slow = float(noise.among(1e-4, (1e-4, 30.0), 5, 0.0, (0.02, 0.0)))
+    unsure = float(noise.among(1e-4, (1e-4, 30.0), 5, 0.0, (0.0, 1e-4)))
+    assert slow == pytest.approx(calm + 0.02)
+    assert unsure > calm
 
 
-def test_a_group_without_repeats_borrows_the_others_spread() -> None:
-    """A new concurrency with a single run takes what the profile knows, and is less sure of it."""
-    values, groups = table([0.008, 0.01, 0.013], per_group=10, runs=5)
-    values[20:, 1:] = np.nan
-    variance, df = fit_spread(values, groups)
-    assert np.sqrt(variance[20]) == pytest.approx(0.009, rel=0.3)
-    assert 0 < df[20] < df[0]
+def test_the_shift_of_a_run_is_robust_to_some_cells_that_got_worse() -> None:
+    """Three of eight fell by 20 %; the run itself was 1 % slow."""
+    changes = np.array([0.01, 0.009, 0.011, 0.01, 0.0105, 0.2, 0.21, 0.22])
+    shift, variance = noise.common_shift(changes, np.full(8, 1e-4))
+    assert float(shift) == pytest.approx(0.0105, abs=0.001)
+    assert float(variance) == pytest.approx(math.pi / 2 * 1e-4 / 8)
 
 
-def test_without_any_repeat_there_is_no_spread() -> None:
-    """One run, as in the shipped profiles: no degrees of freedom, and no warning on the way."""
-    variance, df = fit_spread(np.array([[100.0], [200.0]]), [1, 2])
-    assert (df == 0).all()
-    assert np.isnan(variance).all()
+def test_a_few_cells_are_no_company() -> None:
+    """Fewer than five cannot tell a run's shift from their own."""
+    shift, variance = noise.common_shift(np.array([0.1, 0.1, 0.1, 0.1]), np.full(4, 1e-4))
+    assert (float(shift), math.isinf(float(variance))) == (0.0, True)
 
 
-def test_identical_runs_do_not_divide_by_zero() -> None:
-    """Rounded figures can agree to the last digit."""
-    variance, df = fit_spread(np.full((6, 3), 6.3), [1, 1, 2, 2, 4, 4])
-    assert np.sqrt(variance) == pytest.approx(0.0, abs=2e-6)
-    assert np.isfinite(df).all()
+def test_a_change_of_a_log_is_the_fraction_that_delta_is_measured_in() -> None:
+    """A fall of tok/s and a rise of ITL."""
+    assert float(noise.fraction_worse(TOK_S, math.log(1 / 0.9))) == pytest.approx(0.1)
+    assert float(noise.fraction_worse(ITL, math.log(1.1))) == pytest.approx(0.1)
 
 
-def test_spreads_of_many_matrices_at_once_are_those_of_each() -> None:
-    """A leading axis changes nothing."""
-    one, groups = table([0.02, 0.01, 0.01], per_group=3, runs=4, seed=1)
-    two, _ = table([0.02, 0.01, 0.01], per_group=3, runs=4, seed=2)
-    together = fit_spread(np.stack([one, two]), groups)
-    for i, alone in enumerate((one, two)):
-        variance, df = fit_spread(alone, groups)
-        assert together[0][i] == pytest.approx(variance)
-        assert together[1][i] == pytest.approx(df)
+def test_the_floor_in_milliseconds_counts_where_it_is_wider() -> None:
+    """20 ms of a TTFT of 50 ms, 15 % of one of 1,000 ms."""
+    assert float(noise.floor_of(TTFT, 50.0)) == pytest.approx(0.4)
+    assert float(noise.floor_of(TTFT, 1000.0)) == pytest.approx(0.15)
 
 
-def test_noise_is_the_stated_formula() -> None:
-    """q sqrt(s^2 (1 + pi / 2n) + SE^2), by hand."""
-    by_hand = 4.0 * math.sqrt(0.01**2 * (1 + math.pi / 10) + 0.005**2)
-    assert float(noise(4.0, 0.01**2, 5, 0.005)) == pytest.approx(by_hand)
-
-
-def test_tolerance_follows_the_metrics_own_direction() -> None:
-    """A fall of the log by x is 1 - exp(-x) of the baseline, a rise exp(x) - 1."""
-    x = float(noise(t_quantile(1e-4, 20), 0.02**2, 5, 0.005))
-    down, up = (
-        float(tolerance(metric, quantile(1e-4, 20), 0.02**2, 5, 0.005, 100.0)[0])
-        for metric in (TOK_S, ITL)
-    )
-    assert down == pytest.approx(1 - math.exp(-x))
-    assert up == pytest.approx(math.exp(x) - 1)
-
-
-def test_no_tolerance_is_below_the_floor() -> None:
-    """Without any noise: 3 % of tok/s; of TTFT 15 % or 20 ms, whichever is wider."""
-    assert float(tolerance(TOK_S, 4.0, 1e-12, 5, 0.0, 100.0)[1]) == 0.03
-    assert float(tolerance(TTFT, 4.0, 1e-12, 5, 0.0, 400.0)[1]) == 0.15
-    assert float(tolerance(TTFT, 4.0, 1e-12, 5, 0.0, 80.0)[1]) == 0.25
-
-
-@pytest.mark.parametrize("runs", [1, 2])
-def test_fewer_than_three_runs_get_the_stated_default(runs: int) -> None:
-    """It takes the place of a smaller noise, and not of a larger one."""
-    assert float(tolerance(TOK_S, 5.0, 0.001**2, runs, 0.001, 100.0)[1]) == 0.07
-    assert float(tolerance(TOK_S, 5.0, 0.03**2, runs, 0.001, 100.0)[1]) > 0.1
-
-
-def test_a_window_without_a_baselines_spread_is_judged_by_its_own_error() -> None:
-    """One run: q is the normal quantile, s is unknown."""
-    chance, _ = tolerance(ITL, quantile(8.375e-5, 0.0), 0.0, 1, 0.05, 10.0)
-    assert float(chance) == pytest.approx(math.expm1(3.7636 * 0.05), rel=1e-3)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_beyond_every_limit(value: float) -> None:
-    """A comparison with NaN must not read as agreement."""
-    assert bool(beyond(value, 100.0, 0.5))
-    assert bool(beyond(100.0, 100.0, math.nan))
-    assert not bool(beyond(100.0, 100.0, 0.5))
+def test_beyond_is_false_for_nothing_but_a_value_within() -> None:
+    """NaN is beyond everything: it is never a pass."""
+    assert not noise.beyond(97.1, 100.0, 0.03)
+    assert noise.beyond(96.9, 100.0, 0.03)
+    assert noise.beyond(math.nan, 100.0, 0.03)
