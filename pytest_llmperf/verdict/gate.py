@@ -20,9 +20,9 @@ ALONE, AMONG = 0.001, 0.006
 """Chance that any cell of a matrix in which nothing changed is called worse: by itself, and held
 against the other cells of its run. What is left of 1 % is the matrix's own: ``matrix``."""
 
-ALONE_RUN = 0.85
-"""A cell by itself cannot tell a run's effect from its own: it expects at least so much of the
-metric's prior of it."""
+ALONE_RUN = 0.0128
+"""A cell by itself cannot tell a run's effect from its own, and expects at least so much of it:
+standard deviation of logs."""
 
 NEEDS_BATCHES = ("total_tok_s", "itl_ms", "steps_s")
 """Averages over a window, which without a standard error of its own is too short to judge. Prefill

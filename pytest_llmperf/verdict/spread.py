@@ -27,8 +27,8 @@ SEPARABLE = 5
 RUN_SHARE = 0.3
 """Part of the variance between runs that all cells of a run share, before runs tell."""
 
-RUN_LEAST = 0.48
-"""Least standard deviation of a run's effect to be expected, in that of the metric's prior."""
+RUN_LEAST = 0.0072
+"""Least standard deviation of a run's effect to be expected, of logs."""
 
 ROBUST_RUNS = 5
 """Runs of which one may be a bad one."""
@@ -97,8 +97,6 @@ class Spread:
     """(..., cells) its degrees of freedom."""
     run: Array
     """(...,) variance expected of what a run's cells share; 0 where it cannot be told apart."""
-    prior: Array
-    """(cells,) standard deviation that was expected."""
     steps: Array
     """(..., cells, runs - 1) as ``successive`` gives them."""
 
@@ -107,10 +105,10 @@ class Spread:
 
         Args:
             weights: (..., cells), any scale; 0 leaves a cell out.
-            least: smallest effect of a run to be expected, in the prior of the metric.
+            least: smallest standard deviation of a run's effect to be expected, of logs.
         """
         weights = np.asarray(weights / weights.sum(axis=-1, keepdims=True))
-        shared = np.where(self.run > 0, np.maximum(self.run, self._square(least)), 0.0)
+        shared = np.where(self.run > 0, np.maximum(self.run, least**2), 0.0)
         expected = shared + (np.square(weights) * self.cell).sum(axis=-1)
         known = np.isfinite(self.steps)
         held = (weights[..., None] * known).sum(axis=-2)
@@ -121,9 +119,6 @@ class Spread:
         seen = _without_one(moved, np.square(moved).sum(axis=-1) / 2 / np.maximum(number, 1))
         prior_df = RUN_DF * _belief(seen / expected, number, 2.0, 3)
         return _combine(expected, prior_df, seen, neumann_df(number))
-
-    def _square(self, share: float) -> float:
-        return float((share * self.prior.min()) ** 2)
 
 
 def fit(steps: Array, concurrency: ArrayLike, contexts: ArrayLike, prior: Array) -> Spread:
@@ -164,10 +159,8 @@ def fit(steps: Array, concurrency: ArrayLike, contexts: ArrayLike, prior: Array)
     ratio, df = _combine(np.ones_like(moderated), prior_df, moderated, moderated_df)
     variance = ratio[..., index] * expected
     usual = 1 / (1 / variance).mean(axis=-1)  # as a weighted mean over cells sees it
-    run = np.maximum(
-        RUN_SHARE / (1 - RUN_SHARE) * usual, (RUN_LEAST * prior.min()) ** 2
-    )  # fmt: skip
-    return Spread(variance, df[..., index], run if separable else 0 * run, prior, steps)
+    run = np.maximum(RUN_SHARE / (1 - RUN_SHARE) * usual, RUN_LEAST**2)
+    return Spread(variance, df[..., index], run if separable else 0 * run, steps)
 
 
 def _without_one(moved: Array, seen: Array) -> Array:

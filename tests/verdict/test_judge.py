@@ -218,10 +218,11 @@ def test_a_first_token_in_time_does_not_vouch_for_the_speed() -> None:
     assert any(c.gated and c.metric == "ttft_ms" for c in record.comparisons)
 
 
-@pytest.mark.parametrize(("speed", "outcome"), [(0.05, "REGRESSED"), (0.9, "UNGATED")])
+@pytest.mark.parametrize(("speed", "outcome"), [(0.2, "REGRESSED"), (0.9, "UNGATED")])
 def test_a_fall_beyond_even_a_large_noise_is_one(speed: float, outcome: str) -> None:
-    """A noise of a half is too large to gate on, and too small to explain one of 95 %."""
-    errors = {name: 0.12 * TRUTH["decode"][name] for name in ("total_tok_s", "itl_ms", "steps_s")}
+    """A noise of a half is too large to gate on, and too small to explain one of 80 %."""
+    errors = {name: 0.12 * speed * TRUTH["decode"][name] for name in ("total_tok_s", "steps_s")}
+    errors["itl_ms"] = 0.12 / speed * TRUTH["decode"]["itl_ms"]
     attempts = [measured(speed=speed, std_errors=errors)] * 3
     record = judge(CELL, attempts, gate())
     assert record.outcome.value == outcome
@@ -230,7 +231,7 @@ def test_a_fall_beyond_even_a_large_noise_is_one(speed: float, outcome: str) -> 
     # what fails does not say why it could not be judged
     assert bool(total.why) == (outcome == "UNGATED")
     assert total.tolerance is not None
-    assert METRICS["total_tok_s"].observed_beyond < total.tolerance < 0.95
+    assert METRICS["total_tok_s"].observed_beyond < total.tolerance < 0.8
 
 
 def test_a_cell_without_a_judged_metric_is_ungated() -> None:
