@@ -75,12 +75,12 @@ def metrics() -> str:
             " and ".join(metric.phases),
             " and ".join(metric.gated) or "by option",
             floor,
-            f"{metric.weak:.0%}",
+            f"{metric.spread:.1%}",
             f"{metric.observed_beyond:.0%}",
         )
 
     headings = (
-        "Name", "Shown as", "Better", "Cells", "Gated in", "Floor", "Least with 1 or 2 runs",
+        "Name", "Shown as", "Better", "Cells", "Gated in", "Floor", "Expected spread",
         "Observed beyond",
     )  # fmt: skip
     return f"""\
@@ -93,8 +93,8 @@ What each of them means is in [Metrics and formulas](metrics.md), how they are j
 
 {_table(headings, [row(metric) for metric in METRICS.values()])}
 
-*Floor*: no smaller change of one cell is ever called one; of two, the wider holds. *Least with 1 or
-2 runs*: what stands in for the noise between runs until it is known. *Observed beyond*: with more
+*Floor*: no smaller change of one cell is ever called one; of two, the wider holds. *Expected
+spread*: standard deviation between runs, until runs tell; twice that at one and two streams. *Observed beyond*: with more
 noise than this the metric is shown, not judged. *By option*: `--llm-gate NAME`.
 """
 
