@@ -94,8 +94,9 @@ What each of them means is in [Metrics and formulas](metrics.md), how they are j
 {_table(headings, [row(metric) for metric in METRICS.values()])}
 
 *Floor*: no smaller change of one cell is ever called one; of two, the wider holds. *Expected
-spread*: standard deviation between runs, until runs tell; twice that at one and two streams. *Observed beyond*: with more
-noise than this the metric is shown, not judged. *By option*: `--llm-gate NAME`.
+spread*: standard deviation between runs, until runs tell; twice that at one and two streams.
+*Observed beyond*: with more noise than this the metric is shown, not judged. *By option*:
+`--llm-gate NAME`.
 """
 
 

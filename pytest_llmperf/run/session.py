@@ -179,7 +179,10 @@ class Run:
         attempts = [measurement]
         others = list(self.records.values())
         record = judge(cell, attempts, self._gate, others)
-        while not self.stop_reason and (needs_confirmation(record) or self._stores_gain(record)):
+        gain = self._stores_gain(record)
+        while not self.stop_reason and len(attempts) < MEASUREMENTS:
+            if not needs_confirmation(record) and not gain:
+                break
             if self.restarts.left > 0 and not await self._start_again(cell.id):
                 break
             attempts.append(await self.measure(cell))
@@ -197,10 +200,8 @@ class Run:
         """Whether an update would store it as better, for which it is to be as sure as for worse.
         A run that is added to others is no level of its own."""
         settings = self.settings
-        if record.outcome is not Outcome.IMPROVED or settings.update_mode == "add":
-            return False
-        confirmed = len(record.attempts) >= MEASUREMENTS
-        return settings.update and not confirmed and self._decide(record).action == "accepted"
+        gained = record.outcome is Outcome.IMPROVED and settings.update_mode != "add"
+        return settings.update and gained and self._decide(record).action == "accepted"
 
     async def _start_again(self, what: str) -> bool:
         """Go on with another start of the server; False where it does not come up."""

@@ -12,7 +12,7 @@ from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.model.result import CellRecord, Measurement, Outcome, Status
 from pytest_llmperf.model.settings import Settings
-from pytest_llmperf.stats.distributions import sidak, t_quantile
+from pytest_llmperf.stats.distributions import normal_quantile, sidak, t_quantile
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import TTFT, usable
 from pytest_llmperf.verdict.gate import NEEDS_BATCHES, Gate, Neighbour, Tolerance
@@ -24,6 +24,10 @@ PAIRS, MOST_PAIRS = 2, 5
 """Pairs of a cell that are measured at first, A B B A, so that what drifts steadily meanwhile falls
 out of their mean; and those that a difference is judged by."""
 
+FLOOR = 0.5
+"""Smallest difference that counts, as a share of the metric's floor: within a session nothing but the
+servers differs."""
+
 FALSE_ALARM = 0.01
 """Chance that any cell of a session with two equal servers is called worse."""
 
@@ -32,8 +36,9 @@ PRIOR, PRIOR_DF = 0.5, 4
 runs, and the degrees of freedom that this and the windows' own errors are worth: a window knows its
 error much better, but nothing of how windows differ."""
 
-OTHERS_DF = 12
-"""Degrees of freedom that the pairs of other cells are worth at most: cells may differ in kind."""
+OTHERS_DF = 40
+"""Degrees of freedom that the pairs of other cells are worth at most: their kinds of noise may
+differ by more than is expected."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,8 @@ class PairGate(Gate):
         v is the variance of one log ratio: how far the pairs lie apart, those of this cell and
         those of the others, moderated by what the windows know of their own errors; q is Student's
         t with the degrees of freedom of all (Student 1908, Biometrika 6; Smyth 2004 as in
-        ``spread``). The first two pairs only ask for more. ``error`` is in those of the windows.
+        ``spread``). The first two pairs only ask for more: for them the normal quantile will do.
+        ``error`` is in those of the windows.
         """
         gated = self.gates(metric, cell)
         why = "" if gated else "not gated by default"
@@ -126,14 +132,15 @@ class PairGate(Gate):
         ]
         df = sum(weight for weight, _ in parts)
         one = sum(weight * v for weight, v in parts) / df
-        limit = t_quantile(sidak(FALSE_ALARM, self.comparisons), df) * math.sqrt(
-            one / max(pairs, 1)
-        )
+        tail = sidak(FALSE_ALARM, self.comparisons)
+        enough = pairs > PAIRS
+        q = float(t_quantile(tail, df)) if enough else normal_quantile(tail)
+        limit = q * math.sqrt(one / max(pairs, 1))
         chance = float(fraction_worse(metric, limit))
         baseline = mean(self.cells[cell.id].values(metric.name))
         if gated and chance > metric.observed_beyond:
             gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
-        return Tolerance(max(chance, float(floor_of(metric, baseline))), gated, why=why)
+        return Tolerance(max(chance, FLOOR * float(floor_of(metric, baseline))), gated, why=why)
 
 
 def _expected_variance(metric: Metric, cell: Cell) -> float:

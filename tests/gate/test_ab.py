@@ -41,10 +41,10 @@ def judged(*speeds: float, cell: Cell = CELL, **settings: object) -> CellRecord:
 
 @pytest.mark.parametrize("cell", [CELL, PREFILL])
 def test_equal_servers_pass(cell: Cell) -> None:
-    """And the tolerance is no less than the floor of each metric."""
+    """And the tolerance is no less than half the floor of each metric."""
     record = judged(1.002, 0.998, cell=cell)
     assert record.outcome is Outcome.PASS
-    assert all(c.tolerance >= METRICS[c.metric].floor for c in record.comparisons)
+    assert all(c.tolerance >= METRICS[c.metric].floor / 2 for c in record.comparisons)
     assert all(c.n == 2 and not c.weak for c in record.comparisons)
 
 
@@ -64,7 +64,7 @@ def test_a_slower_server_is_worse(cell: Cell) -> None:
     assert f"{cell.id} is worse than {OTHER} (2 pairs)" in record.message
     assert any(note.startswith("pairs, ") and note.count("->") == 2 for note in record.notes)
     assert needs_confirmation(record, pairs(0.95, 0.95))
-    assert not needs_confirmation(record, pairs(0.95, 0.95, 0.95, 0.95))
+    assert not needs_confirmation(record, pairs(*[0.95] * 5))
 
 
 def test_what_is_reported_of_four_pairs_is_what_was_judged() -> None:
@@ -97,37 +97,47 @@ def test_pairs_that_contradict_each_other_widen_the_tolerance() -> None:
     """What the windows' own errors do not explain is noise all the same."""
     apart = verdict_of(judged(0.80, 1.05), "total_tok_s")
     together = verdict_of(judged(0.92, 0.93), "total_tok_s")
-    assert apart.verdict == "observed"
+    assert apart.verdict == "ok"
     assert together.verdict == "worse"
     assert together.tolerance < apart.tolerance
 
 
-def test_the_tolerance_of_two_pairs_is_by_their_windows_errors() -> None:
-    """By hand: four windows of 1 % error each, two pairs."""
-    errors = {"total_tok_s": 16.0}
-    wide = [Pair(measured(std_errors=errors), measured(std_errors=errors)) for _ in range(2)]
-    comparison = verdict_of(judge_pairs(CELL, wide, gate()), "total_tok_s")
-    known = gate()
-    limit = normal_quantile(sidak(0.01, known.comparisons)) * math.sqrt(2 * 0.01**2 / 2)
+EXPECTED = (0.5 * 0.015) ** 2
+"""Variance of a log ratio of a speed, before pairs show it."""
+
+
+def at(speed: float) -> Measurement:
+    return measured(speed=speed, std_errors={"total_tok_s": 0.01 * speed * 1600})
+
+
+def test_two_pairs_only_ask_for_more() -> None:
+    """By hand: windows of 1 % error each, and pairs that agree; the normal quantile."""
+    comparison = verdict_of(judge_pairs(CELL, [Pair(at(1.0), at(1.0))] * 2, gate()), "total_tok_s")
+    tail = sidak(0.01, gate().comparisons)
+    limit = normal_quantile(tail) * math.sqrt(4 * 2 * 0.01**2 / 5 / 2)
     assert comparison.tolerance == pytest.approx(1 - math.exp(-limit))
 
 
-def test_few_pairs_are_judged_by_students_t() -> None:
-    """By hand: four pairs. Their spread with 3 degrees of freedom, and 4 of the windows' errors; of
-    TTFT, whose windows know none, it stands alone."""
-    ratios = [-0.02, 0.0, 0.02, 0.04]
-    known = gate()
-
-    def at(speed: float) -> Measurement:
-        return measured(speed=speed, std_errors={"total_tok_s": 0.01 * speed * 1600})
-
+def test_five_pairs_are_judged_by_students_t() -> None:
+    """By hand: their spread with 4 degrees of freedom, and 4 of the windows' errors."""
+    ratios = [-0.02, 0.0, 0.02, 0.04, 0.01]
     given = [Pair(at(1.0), at(math.exp(ratio))) for ratio in ratios]
-    tail, apart = sidak(0.01, known.comparisons), np.var(ratios, ddof=1)
-    record = judge_pairs(CELL, given, known)
-    limit = t_quantile(tail, 7) * math.sqrt((4 * 2 * 0.01**2 + 3 * apart) / 7 / 4)
+    apart = np.var(ratios, ddof=1)
+    record = judge_pairs(CELL, given, gate())
+    one = (4 * 2 * 0.01**2 + 4 * apart) / 8
+    limit = t_quantile(sidak(0.01, gate().comparisons), 8) * math.sqrt(one / 5)
     assert verdict_of(record, "total_tok_s").tolerance == pytest.approx(1 - math.exp(-limit))
-    limit = t_quantile(tail, 3) * math.sqrt(apart / 4)
-    assert verdict_of(record, "ttft_ms").tolerance == pytest.approx(math.exp(limit) - 1)
+
+
+def test_pairs_of_other_cells_tell_of_the_noise_too() -> None:
+    """Ten cells whose pairs lie 1 % apart: with 4 pairs' own they are worth 14 degrees."""
+    others = [[Pair(at(1.0), at(1.0)), Pair(at(1.0), at(math.exp(0.01 * 2**0.5)))]] * 10
+    given = [Pair(at(1.0), at(1.0))] * 5
+    record = judge_pairs(CELL, given, gate(), others)
+    own = max(2 * 0.01**2, EXPECTED)
+    one = (4 * own + 10 * 0.01**2 + 4 * 0.0) / 18
+    limit = t_quantile(sidak(0.01, gate().comparisons), 18) * math.sqrt(one / 5)
+    assert verdict_of(record, "total_tok_s").tolerance == pytest.approx(1 - math.exp(-limit))
 
 
 def test_a_window_without_an_error_of_its_own_is_observed() -> None:
@@ -178,15 +188,17 @@ def test_three_pairs_are_worse_whatever_the_fourth_is() -> None:
             assert judge_pairs(CELL, [*others, lost], gate()).outcome is Outcome.INVALID
 
 
-@pytest.mark.parametrize(("between", "found"), [(0.0, (90, 50)), (0.01, (70, 30))])
-def test_false_alarms_and_power_over_matrices(between: float, found: tuple[int, int]) -> None:
-    """100 matrices of 12 cells in windows of 1 % error, and as much again between windows that
-    they know nothing of: at most one with a false failure after confirmation; a cell 7 % slower
-    is found nearly always, one 5 % slower mostly, less often with that noise."""
+@pytest.mark.parametrize(
+    ("between", "power"), [(0.0, (0.97, 0.9)), (0.01, (0.8, 0.25)), (0.02, None)]
+)
+def test_false_alarms_and_power_over_matrices(
+    between: float, power: tuple[float, float] | None
+) -> None:
+    """100 matrices of 12 cells in windows of 0.6 % error, and noise between windows that they know
+    nothing of, as texts in regimes make it: at most one with a false failure after confirmation; a
+    last cell 5 and 3 % slower is found as often as that noise allows."""
     rng = np.random.default_rng(7)
-    cells = list(CELLS.decode_cells())
-    known = gate()
-    noise = 0.01
+    known, cells, noise = gate(), 12, 0.006
 
     def draw(speed: float) -> Pair:
         a, b = np.exp(math.hypot(noise, between) * rng.standard_normal(2))
@@ -194,17 +206,26 @@ def test_false_alarms_and_power_over_matrices(between: float, found: tuple[int, 
         sides = (measured(speed=s, ttft_ms=300.0, std_errors=errors) for s in (a, b * speed))
         return Pair(*sides)
 
-    def fails_twice(speed: float) -> bool:
+    def measure(speed: float, others: list[list[Pair]]) -> bool:
         drawn = [draw(speed) for _ in range(2)]
-        if not needs_confirmation(judge_pairs(CELL, drawn, known), drawn):
-            return False
-        drawn += [draw(speed) for _ in range(2)]
-        return judge_pairs(CELL, drawn, known).outcome is Outcome.REGRESSED
+        failed = False
+        if needs_confirmation(judge_pairs(CELL, drawn, known, others), drawn):
+            drawn += [draw(speed) for _ in range(3)]
+            failed = judge_pairs(CELL, drawn, known, others).outcome is Outcome.REGRESSED
+        others.append(drawn)
+        return failed
 
-    false = sum(any(fails_twice(1.0) for _ in cells) for _ in range(100))
+    false, found = 0, [0, 0]
+    for _ in range(100):
+        before: list[list[Pair]] = []
+        failed = [measure(1.0, before) for _ in range(cells)]
+        false += any(failed)
+        for place, speed in enumerate((0.95, 0.97)):
+            found[place] += measure(speed, list(before))
     assert false <= 1
-    assert sum(fails_twice(0.93) for _ in range(100)) >= found[0]
-    assert sum(fails_twice(0.95) for _ in range(100)) >= found[1]
+    if power is not None:
+        assert found[0] / 100 >= power[0]
+        assert found[1] / 100 >= power[1]
 
 
 @pytest.fixture
@@ -268,13 +289,13 @@ def test_one_slower_than_the_other_fails(perf: pytest.Pytester, sim: str) -> Non
         [
             "llmperf: measuring decode?512-c1? at sim?speed=0.4 (1 of 1*",
             "llmperf: decode?512-c1? at sim?speed=0.4: * tok/s*",
-            f"total tok/s *: decode?512-c1? is worse than {sim} (4 pairs)",
+            f"total tok/s *: decode?512-c1? is worse than {sim} (5 pairs)",
             "*total tok/s*WORSE*",
             "*pairs, *",
         ]
     )
     assert f"\nA/B: sim?speed=0.4 against {sim}\n" in words(result)
-    assert "of the 4 attempts" not in words(result)
+    assert "of the 5 attempts" not in words(result)
     assert f"--llm-against {sim}" in words(result)
 
 

@@ -87,12 +87,12 @@ def test_compare_with_a_baseline(results: Path) -> None:
 def test_several_references_are_so_many_runs(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three give noise, and the matrix a verdict: 2.9 % everywhere, below any cell's floor."""
+    """Three give noise, and the matrix a verdict: 7 % everywhere, below any cell's tolerance."""
     names = []
     for n, factor in enumerate((0.999, 1.0, 1.001)):
         names.append(results / f"run{n}.json")
         write(run_at(factor, date=f"2026-12-0{n + 2}T00:00:00+00:00"), names[-1])
-    write(run_at(0.971), results / "little.json")
+    write(run_at(0.93), results / "little.json")
     assert llmperf("compare", *names, results / "little.json") == 1
     out = capsys.readouterr().out
     assert "\nThe cells together are worse" in out
