@@ -25,8 +25,8 @@ PAIRS, MOST_PAIRS = 2, 5
 out of their mean; and those that a difference is judged by."""
 
 FLOOR = 0.5
-"""Smallest difference that counts, as a share of the metric's floor: within a session nothing but the
-servers differs."""
+"""Smallest difference that counts, as a share of the metric's floor: within a session
+nothing but the servers differs."""
 
 FALSE_ALARM = 0.01
 """Chance that any cell of a session with two equal servers is called worse."""

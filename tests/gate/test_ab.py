@@ -189,7 +189,7 @@ def test_three_pairs_are_worse_whatever_the_fourth_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("between", "power"), [(0.0, (0.97, 0.9)), (0.01, (0.8, 0.25)), (0.02, None)]
+    ("between", "power"), [(0.0, (0.97, 0.9)), (0.01, (0.8, 0.15)), (0.02, None)]
 )
 def test_false_alarms_and_power_over_matrices(
     between: float, power: tuple[float, float] | None
