@@ -55,7 +55,8 @@ class ServerApi:
         Raises:
             ServerUnusable: no HTTP answer at all, or one of more than 16 MiB.
         """
-        url = self._metrics if self._metrics and path == "/metrics" else None
+        of_metrics = path.partition("?")[0] == "/metrics"
+        url = self._metrics if of_metrics else None
         return await self._call("GET", url or join_path(self._root, path), None)
 
     async def post(self, path: str, body: dict[str, Any]) -> tuple[int, str]:

@@ -80,7 +80,7 @@ def test_metrics_at_another_address_with_the_same_key() -> None:
         await reply.respond(200, "metrics")
 
     with ScriptedServer({"/m": handler}) as metrics, ScriptedServer({}) as server:
-        for path, answer in (("/metrics", 200), ("/other", 404)):
+        for path, answer in (("/metrics", 200), ("/metrics?model=m", 200), ("/other", 404)):
             got = call(
                 lambda api, path=path: api.get(path),
                 server.url,
@@ -88,7 +88,8 @@ def test_metrics_at_another_address_with_the_same_key() -> None:
                 metrics_url=f"{metrics.url}/m",
             )
             assert got[0] == answer
-        (asked,) = metrics.requests
+        asked, with_query = metrics.requests
+        assert with_query.path == asked.path, "the user's address, whatever the engine would ask"
         assert asked.headers["authorization"] == f"Bearer {KEY}"
 
 
