@@ -26,6 +26,10 @@ class Load:
     ttft_s: float
     window_s: float
     """How long clients look that restart their streams (ours)."""
+    places: int = 8
+    """Within a step, over which the streams are spread; 1 is lockstep."""
+    changing: bool = False
+    """Whether every chunk has a time stamp and timings of its own."""
 
     @property
     def tokens(self) -> int:
@@ -35,12 +39,22 @@ class Load:
     @property
     def name(self) -> str:
         pace = f"{1 / self.step_s:.0f}/s" if self.step_s else "flood"
-        return f"{self.streams} x {pace}" + (f" x {self.per_chunk}" * (self.per_chunk > 1))
+        name = f"{self.streams} x {pace}" + (f" x {self.per_chunk}" * (self.per_chunk > 1))
+        return name + " in lockstep" * (self.places == 1) + " changing" * self.changing
 
 
-def paced(streams: int, per_chunk: int = 1, seconds: float = 5.0) -> Load:
-    """All streams at once, 50 chunks a second each, first token after 100 ms."""
-    return Load(streams, streams, round(seconds / 0.02), per_chunk, 0.02, 0.1, seconds)
+def paced(
+    streams: int,
+    per_chunk: int = 1,
+    seconds: float = 5.0,
+    *,
+    rate: int = 50,
+    places: int = 8,
+    changing: bool = False,
+) -> Load:
+    """All streams at once, ``rate`` chunks a second each, first token after 100 ms."""
+    chunks = round(seconds * rate)
+    return Load(streams, streams, chunks, per_chunk, 1 / rate, 0.1, seconds, places, changing)
 
 
 def flood(streams: int, per_chunk: int = 1, seconds: float = 5.0) -> Load:

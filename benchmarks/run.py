@@ -50,6 +50,10 @@ def list_points(seconds: float) -> list[Load]:
         flood(512, seconds=seconds),
         full,
         flood(128, 4, seconds),
+        paced(512, seconds=seconds, places=1),
+        paced(512, seconds=seconds, changing=True),
+        paced(1024, seconds=seconds, rate=25),
+        paced(4096, seconds=seconds, rate=5),
     ]
 
 

@@ -62,8 +62,8 @@ def judge(result: dict[str, Any]) -> list[tuple[str, str, bool | None]]:
             limit, whose = 1.15 * rust["seen"]["itl_p99_ms"], "SGLang's Rust client's"
         add(f"p99 at most 1.15 x {whose}", f"{p99:.1f} ms, limit {limit:.1f}", p99 <= limit)
         us = ours["us_per_chunk"]
-        bare = rows.get((_BARE, _FULL))
-        beside = f", {us / bare['us_per_chunk']:.2f} x a bare protocol's" if bare else ""
+        bare = rows.get((f"{_BARE}, msgspec", _FULL))
+        beside = f", {us / bare['us_per_chunk']:.2f} x a bare one's that decodes" if bare else ""
         add("CPU per paced chunk, goal 25 us", f"{us:.1f} us{beside}", us <= 25)
         for client, factor in (("httpx", 1 / 3), ("aiohttp", 1.1)):
             if other := rows.get((client, _FULL)):

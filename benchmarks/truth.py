@@ -63,7 +63,11 @@ class TruthServer:
     def __enter__(self) -> TruthServer:
         load = self._load
         self._process = subprocess.Popen(
-            [build(), str(load.ttft_s), str(load.step_s), str(load.per_chunk), self._log],
+            [
+                build(),
+                *map(str, (load.ttft_s, load.step_s, load.per_chunk, self._log)),
+                *map(str, (load.places, int(load.changing))),
+            ],
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=self._place,

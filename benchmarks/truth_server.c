@@ -2,14 +2,15 @@
  *
  * One thread, one epoll loop. A streaming completion gets its first chunk TTFT after the request's
  * last byte came in, and chunk k exactly k steps after that (absolute deadlines, no drift), plus a
- * shift that takes the stream to one of BUNCHES places within the step over its first SPREAD steps.
- * Without it a client that starts all streams at once would get all chunks in one bunch, of which
+ * shift that takes the stream to one of PLACES places within the step over its first SPREAD steps.
+ * One place is lockstep, as engines step. Without the shift a client that starts all streams at once would get all chunks in one bunch, of which
  * the server sends the last ones late, and clients would be judged by how they start. Step 0 is a
  * flood that only TCP holds back. Chunks look like vLLM's, about 330 bytes on the wire, one send()
  * each. At SIGTERM the log goes to LOG: for each streaming request the doubles arrival, shift, n,
  * and n stamps taken right before the send (CLOCK_MONOTONIC seconds).
  *
- * usage: truth_server TTFT_S STEP_S TOKENS_PER_CHUNK LOG     prints its port, listens on loopback
+ * usage: truth_server TTFT_S STEP_S TOKENS_PER_CHUNK LOG PLACES CHANGING     CHANGING 1: every chunk
+ * has a time stamp and timings of its own. It prints its port, listens on loopback
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,7 +27,6 @@
 #include <unistd.h>
 
 #define SPREAD 25
-#define BUNCHES 8
 
 struct request {
     double arrival, shift;
@@ -49,7 +49,8 @@ struct conn {
 };
 
 static double ttft, step;
-static long per_chunk;
+static long per_chunk, places;
+static int changing;
 static int poll_fd, timer_fd;
 static struct request *first_request, **last_request = &first_request;
 static volatile sig_atomic_t stopping;
@@ -154,9 +155,10 @@ static size_t event(char *out, const char *json) {
 static size_t chunk(struct conn *conn, char *out, const char *delta, const char *finish, int usage) {
     char json[1024], *at = json;
     at += sprintf(at, "{\"id\":\"%s-8d1c2f5be07a4b6c9a3de5f6%08lx\",\"object\":\"%s\","
-                  "\"created\":1780000000,\"model\":\"truth\",\"choices\":[",
+                  "\"created\":%ld,\"model\":\"truth\",\"choices\":[",
                   conn->completions ? "cmpl" : "chatcmpl", conn->id,
-                  conn->completions ? "text_completion" : "chat.completion.chunk");
+                  conn->completions ? "text_completion" : "chat.completion.chunk",
+                  1780000000 + (changing ? conn->made : 0));
     if (delta)
         at += sprintf(at, "{\"index\":0,%s,\"logprobs\":null,\"finish_reason\":%s,"
                       "\"token_ids\":null}", delta, finish);
@@ -164,6 +166,9 @@ static size_t chunk(struct conn *conn, char *out, const char *delta, const char 
     if (usage)
         at += sprintf(at, ",\"usage\":{\"prompt_tokens\":128,\"total_tokens\":%ld,"
                       "\"completion_tokens\":%ld}", 128 + conn->made, conn->made);
+    if (changing)
+        at += sprintf(at, ",\"timings\":{\"predicted_n\":%ld,\"predicted_ms\":%.3f}", conn->made,
+                      fmod(now(), 1000) * 1e3);
     strcpy(at, "}");
     return event(out, json);
 }
@@ -176,7 +181,7 @@ static double due(struct conn *conn) {
 /* From a start to the place of request n within the step. */
 static double shift_of(unsigned long n, double start) {
     if (step == 0) return 0;
-    double place = n % BUNCHES * step / BUNCHES;
+    double place = n % places * step / places;
     return fmod(place - fmod(start, step) + step, step);
 }
 
@@ -366,8 +371,9 @@ static void set_timer(void) {
 static void stop(int signal) { (void)signal, stopping = 1; }
 
 int main(int argc, char **argv) {
-    if (argc != 5) return 2;
+    if (argc != 7) return 2;
     ttft = atof(argv[1]), step = atof(argv[2]), per_chunk = atol(argv[3]);
+    places = atol(argv[5]), changing = atol(argv[6]);
     struct sigaction action = {.sa_handler = stop};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

@@ -1,6 +1,7 @@
 """The least that Python can do: an ``asyncio.Protocol`` that stamps a read, and httptools.
 
-No client but a yardstick: on a machine whose speed varies it says what a chunk costs at best.
+No client but a yardstick: on a machine whose speed varies it says what a chunk costs at best. With
+msgspec it also decodes each chunk as it comes, which a client has to.
 """
 
 from __future__ import annotations
@@ -14,19 +15,35 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 
 from benchmarks.clients import Client, script
 from benchmarks.clients.simple import BODY, figures
 from benchmarks.load import Seen
 from pytest_llmperf.client.loop import run
 
-CLIENTS = [Client("bare protocol", script(__name__))]
+CLIENTS = [
+    Client("bare protocol", script(__name__, "later")),
+    Client("bare protocol, msgspec", script(__name__, "msgspec")),
+]
+
+
+class Usage(msgspec.Struct):
+    completion_tokens: int
+
+
+class Chunk(msgspec.Struct):
+    usage: Usage
+
+
+decode = msgspec.json.Decoder(Chunk).decode
 
 
 class Stream(asyncio.Protocol):
     """One connection. What it read is looked into only after the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, decodes: bool) -> None:
+        self._decodes = decodes
         self.reads: list[tuple[float, bytes]] = []
         self.sent = 0.0
         self.done = asyncio.get_running_loop().create_future()
@@ -45,6 +62,8 @@ class Stream(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self.reads.append((self._at, body))
+        if self._decodes and body.startswith(b"data: {"):
+            decode(body[6:])
 
     def on_message_complete(self) -> None:
         self.done.set_result(None)
@@ -54,7 +73,7 @@ class Stream(asyncio.Protocol):
             self.done.set_exception(error or ConnectionError("the server hung up"))
 
 
-async def main(url: str, streams: int, requests: int, tokens: int) -> Seen:
+async def main(url: str, streams: int, requests: int, tokens: int, decodes: bool) -> Seen:
     address = urlsplit(url)
     body = json.dumps({**BODY, "max_tokens": tokens}).encode()
     request = (
@@ -64,7 +83,9 @@ async def main(url: str, streams: int, requests: int, tokens: int) -> Seen:
     loop, left, ended = asyncio.get_running_loop(), iter(range(requests)), list[Stream]()
 
     async def connect() -> Stream:
-        _, stream = await loop.create_connection(Stream, address.hostname, address.port)
+        _, stream = await loop.create_connection(
+            lambda: Stream(decodes), address.hostname, address.port
+        )
         return stream
 
     async def work(stream: Stream) -> None:
@@ -97,5 +118,6 @@ def arrivals(reads: list[tuple[float, bytes]]) -> list[tuple[float, int]]:
 
 
 if __name__ == "__main__":
-    address, streams, requests, tokens, _, out = sys.argv[1:]
-    run(main(address, int(streams), int(requests), int(tokens))).save(Path(out))
+    address, streams, requests, tokens, _, out, how = sys.argv[1:]
+    seen = run(main(address, int(streams), int(requests), int(tokens), how == "msgspec"))
+    seen.save(Path(out))

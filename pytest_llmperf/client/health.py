@@ -18,9 +18,9 @@ MAX_CPU_SHARE = 0.95
 MAX_DELAY_P99_MS = 100.0
 """No figure waits for the processing; but a stream that has ended starts again so much later: 2 %
 of its time if it lasts 5 s, which is what a busy stream may lose."""
-MAX_MERGED = 0.02
-"""Share of reads whose first chunks have a late stamp: below it percentiles up to the 99th, and all
-means, stay what they are."""
+MAX_MERGED = 0.005
+"""Share of reads whose first chunks have a late stamp. Each makes one gap of two: at 1 % they would
+be the 99th percentile of the gaps. Means stay what they are."""
 MAX_UNREAD_S = 0.1
 MAX_UNSTAMPED = 0.01
 """Share of reads without a stamp of the kernel, beyond which stamps are this program's."""
@@ -133,7 +133,7 @@ def client_bound(health: ClientHealth) -> str | None:
     elif _over(health.merged_reads, MAX_MERGED):
         found = (
             f"client was late for {health.merged_reads:.1%} of its reads, so that several chunks "
-            f"came in one (limit {MAX_MERGED:.0%})"
+            f"came in one (limit {MAX_MERGED:.1%})"
         )
     elif _over(health.unread_s, MAX_UNREAD_S):
         found = (

@@ -190,14 +190,14 @@ def program_stamps_later(request: pytest.FixtureRequest) -> Callable[[], None]:
 @needs_kernel
 def test_unread_bytes_at_the_end_are_seen() -> None:
     """The server sends on while the loop stands still: a second's worth is unread."""
-    flooding = threading.Event()
+    standing, flooding = threading.Event(), threading.Event()
 
     async def answer(_: Request, reply: Reply) -> None:
         await reply.start_stream()
         for i in range(40):
             await reply.send(delta(content=f"w{i}"))
             if i == 19:
-                await asyncio.sleep(0.2)
+                await asyncio.to_thread(standing.wait, 10)
         flooding.set()
         await reply.send(STOP + DONE)
         await reply.end_stream()
@@ -210,8 +210,9 @@ def test_unread_bytes_at_the_end_are_seen() -> None:
         while not record.stamps:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
+        standing.set()
         flooding.wait(10)
-        time.sleep(0.1)  # noqa: ASYNC251
+        time.sleep(0.2)  # noqa: ASYNC251
         found = monitor.stop()
         await sending
         await client.aclose()
