@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_llmperf.model.grid import Cell, Phase, format_tokens
-from pytest_llmperf.model.metrics import HEADLINE, METRICS, Metric
+from pytest_llmperf.model.metrics import HEADLINE, METRICS, SPEEDS, Metric
 from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Outcome, Status
 from pytest_llmperf.report.numbers import MISSING, change, interval, number, percent, with_unit
 
@@ -88,6 +88,24 @@ def headline(record: CellRecord) -> Comparison | None:
     """The comparison of the cell's tok/s, if it was compared."""
     name = HEADLINE[Cell.parse(record.cell).phase]
     return next((c for c in record.comparisons if c.metric == name), None)
+
+
+def steadiest(record: CellRecord) -> Comparison | None:
+    """What tells most surely of the cell's speed: its steps/s where both sides count them."""
+    speeds = SPEEDS[Cell.parse(record.cell).phase]
+    judged = [c for c in record.comparisons if c.metric in speeds and c.delta is not None]
+    return min(judged, key=lambda c: speeds.index(c.metric), default=None)
+
+
+def speed_change(record: CellRecord) -> str:
+    """How far the cell's speed moved; none where its own window could not tell it from none."""
+    judged = steadiest(record)
+    if judged is None or judged.delta is None:
+        return MISSING
+    m = record.measurement
+    error = m.std_errors.get(judged.metric, 0.0) if m else 0.0
+    unsure = judged.measured is not None and abs(judged.delta) * judged.measured < 1.96 * error
+    return "±0 %" if unsure and judged.verdict in ("ok", "observed") else change(judged.delta)
 
 
 def telling(record: CellRecord) -> list[Comparison]:

@@ -17,13 +17,15 @@ from pytest_llmperf.report.cells import (
     reasons,
     row,
     speed,
+    speed_change,
     start_note,
     status,
+    steadiest,
     telling,
     valid,
     verdict_note,
 )
-from pytest_llmperf.report.numbers import change, number, with_unit
+from pytest_llmperf.report.numbers import number, with_unit
 from pytest_llmperf.report.view import (
     MEDIANS_NOTE,
     OVER_CAPACITY_NOTE,
@@ -179,13 +181,13 @@ def _matrix(view: View) -> str:
 def _matrix_cell(record: CellRecord | None) -> str:
     if record is None:
         return ""
-    m, judged = valid(record), headline(record)
+    m, judged = valid(record), steadiest(record)
     if m is None:
         word = STATUSES[status(record)]
         return f"**{word}**" if record.failed else word
     lines = [number(speed(m)), f"<sub>{with_unit(m.ttft_ms, 'ms', 0)} TTFT</sub>"]
     if judged is not None:
-        lines.append(f"<sub>{change(judged.delta)}</sub>")
+        lines.append(f"<sub>{speed_change(record)}</sub>")
     if record.outcome not in (Outcome.PASS, Outcome.MEASURED):
         lines.append(f"<sub>**{record.outcome.value}**</sub>")
     return "<br>".join(lines)

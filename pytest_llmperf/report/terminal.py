@@ -11,17 +11,18 @@ from pytest_llmperf.model.result import CellRecord, Outcome, RunResult, Status
 from pytest_llmperf.report.cells import (
     comparison_texts,
     goodness,
-    headline,
     reasons,
     speed,
+    speed_change,
     start_note,
     status,
+    steadiest,
     telling,
     valid,
     verdict_note,
 )
 from pytest_llmperf.report.hosts import describe_hosts
-from pytest_llmperf.report.numbers import change, number
+from pytest_llmperf.report.numbers import number
 from pytest_llmperf.report.view import View
 
 T = TypeVar("T")
@@ -151,13 +152,13 @@ def _below(record: CellRecord | None) -> Segment:
         return Segment("")
     outcome = record.outcome
     style = (_COLOURS[outcome],) if outcome in _COLOURS and outcome is not Outcome.PASS else ()
-    judged = headline(record)
+    judged = steadiest(record)
     if outcome is Outcome.CAPACITY_REGRESSION:
         return Segment("!was ok", style)
     if judged is None or valid(record) is None:
         return Segment("new" if outcome is Outcome.NEW else "", style)
     mark = _MARKS.get(outcome, "")
-    return Segment(mark + change(judged.delta).replace(" ", ""), style)
+    return Segment(mark + speed_change(record).replace(" ", ""), style)
 
 
 def _failures(view: View, width: int) -> list[Line]:
