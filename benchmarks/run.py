@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a point")
     parser.add_argument("--clients", help="names that start with one of these, comma-separated")
     parser.add_argument("--points", help="such as '512 x 50/s,32 x flood'")
-    parser.add_argument("--realtime", action="store_true", help="SCHED_RR, on a busy machine")
+    parser.add_argument("--realtime", action="store_true", help="SCHED_FIFO, on a busy machine")
     parser.add_argument("--out", type=Path, help="where the JSON goes; a full run: latest.json")
     parser.add_argument("--markdown", type=Path, nargs="?", const=LATEST, help="render a result")
     options = parser.parse_args()

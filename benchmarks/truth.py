@@ -195,6 +195,6 @@ def place(cores: set[int] | None, realtime: int = 0, nice: int = 0) -> None:
         if cores:
             os.sched_setaffinity(0, cores)
         if realtime:
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(realtime))
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(realtime))
     with contextlib.suppress(PermissionError):
         os.nice(nice)
