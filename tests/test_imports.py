@@ -38,6 +38,8 @@ ONLY: dict[str, set[str]] = {
     "verdict": {
         "baseline",
         "model.grid",
+        "model.keys",
+        "model.limit",
         "model.metrics",
         "model.result",
         "model.settings",

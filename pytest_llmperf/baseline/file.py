@@ -102,7 +102,7 @@ def _lines(baseline: Baseline) -> Iterator[str]:
     yield f"schema: {baseline.schema_version}\n"
     if baseline.simulated:
         yield "simulated: true\n"
-    for section in ("hardware", "match", "settings", "tolerance"):
+    for section in ("hardware", "match", "settings", "tolerance", "limits", "gate", "floor"):
         if data.get(section):
             yield f"{section}: {flow(data[section])}\n"
     yield block({"runs": data["runs"]})

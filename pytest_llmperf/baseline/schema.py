@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,9 +15,10 @@ from pydantic import (
 )
 
 from pytest_llmperf.baseline.yamltext import SCHEMA
+from pytest_llmperf.model.base import Model
 from pytest_llmperf.model.grid import Cell, Grid, format_tokens, in_order, parse_tokens
+from pytest_llmperf.model.keys import check_key
 from pytest_llmperf.model.metrics import METRICS
-from pytest_llmperf.model.result import Model
 
 KEEP_RUNS = 10
 """Runs kept in a cell: those that speak for its level, then the newest."""
@@ -68,8 +69,19 @@ def _check_tolerance(key: str) -> str:
     return key
 
 
+def _check_watch(key: str) -> str:
+    return check_key(key, any_metric=True)
+
+
+def _check_metric(name: str) -> str:
+    return check_key(name.replace("@", " "))
+
+
 CellId = Annotated[str, AfterValidator(_check_cell)]
 ToleranceKey = Annotated[str, AfterValidator(_check_tolerance)]
+LimitKey = Annotated[str, AfterValidator(check_key)]
+WatchKey = Annotated[str, AfterValidator(_check_watch)]
+MetricName = Annotated[str, AfterValidator(_check_metric)]
 RunId = Annotated[str, Field(pattern=r"^\w[\w.+-]*$", max_length=64)]
 InfoKey = Annotated[str, Field(min_length=1, max_length=64)]
 Text = Annotated[str, Field(min_length=1)]
@@ -273,6 +285,12 @@ class Baseline(Strict):
         default_factory=dict
     )
     """Overrides: ``metric`` or ``metric@cell`` -> fraction."""
+    limits: dict[LimitKey, Annotated[int | float, Field(gt=0)]] = Field(default_factory=dict)
+    """Absolute: key (``model.keys``) -> the most or the least, in the metric's unit."""
+    gate: dict[WatchKey, Literal["watch"]] = Field(default_factory=dict)
+    """What is reported when it is worse, and fails nothing."""
+    floor: dict[MetricName, Annotated[int | float, Field(ge=0)]] = Field(default_factory=dict)
+    """Smallest change that counts, in the metric's unit, in place of ``Metric.floor_abs``."""
     runs: dict[RunId, Run]
     cells: dict[CellId, CellBaseline]
 

@@ -204,7 +204,7 @@ def _decide(
     capacity_lost = bool(old and new.over_capacity and not old.over_capacity)
     is_new = old is None or bool(old.over_capacity and not new.over_capacity)
     verdicts = {comparison.verdict for comparison in record.comparisons}
-    worse = "worse" in verdicts or capacity_lost
+    worse = not verdicts.isdisjoint(("worse", "watched")) or capacity_lost
     better = "better" in verdicts and not worse
     leans = not record.failed and any(_lean(c) in moved for c in record.comparisons)
     wanted = {

@@ -16,7 +16,17 @@ from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.result import CellRecord, ChangedFact, Measurement, Notice, RunResult
 from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.report.json import read as read_results
-from pytest_llmperf.verdict import Gate, MatrixVerdict, fails, judge, judge_matrix, why_empty, words
+from pytest_llmperf.verdict import (
+    Gate,
+    Limits,
+    MatrixVerdict,
+    check_limits,
+    fails,
+    judge,
+    judge_matrix,
+    why_empty,
+    words,
+)
 
 _BASELINE = (".yaml", ".yml")
 """Ends of the name of a profile's file; any other reference is results of a run."""
@@ -51,7 +61,7 @@ def compare(
     Args:
         references: one baseline file, or results of one run or several: each is one run of noise.
         tested: a results file.
-        settings: tolerances and gates beyond the default ones.
+        settings: tolerances, limits, and gates beyond the default ones.
         confirmations: results of further runs of what was tested: the attempts at a cell, in all
             of them, are judged together, as those at further starts of the server.
         allow_mismatch: compare although model, engine or settings differ.
@@ -77,9 +87,11 @@ def compare(
     grid = {Cell.parse(name) for name in baseline.cells}
     stored = reference.path.suffix in _BASELINE
     called = reference.path.stem if stored else str(reference.path)
+    limits = Limits.build(baseline, settings)
     gate = Gate.build(
-        called, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs
-    )
+        called, baseline.cells, grid, settings, baseline.tolerance, runs=baseline.runs,
+        floors=baseline.floor, watched=limits.watched,
+    )  # fmt: skip
     changed: list[ChangedFact] = []
     findings: list[Notice] = []
     if run.server is not None:
@@ -87,12 +99,13 @@ def compare(
         changed = list_changes(baseline, run.server, run.run_info, seen)
         findings = [] if warnings else find_lost_kv(baseline, run.server)
     pooled = _pool(alike)
-    first = [_judge(record, gate, changed) for record in pooled]
-    records = [_judge(record, gate, changed, first) for record in pooled]
+    first = [_judge(record, gate, limits, changed) for record in pooled]
+    records = [_judge(record, gate, limits, changed, first) for record in pooled]
     if not stored:  # no command measures against a results file
         records = [record.model_copy(update={"nodeid": ""}) for record in records]
     matrix = judge_matrix(records, gate)
     missing = [name for name in baseline.ordered_cells() if name not in {r.cell for r in records}]
+    idle = limits.find_idle({*grid, *(Cell.parse(record.cell) for record in records)})
     result = run.model_copy(
         update={
             "profile": called if stored else None,
@@ -103,7 +116,7 @@ def compare(
             "changed_facts": changed,
             "findings": findings,
             "matrix": matrix.message,
-            "warnings": [*warnings, *_not_measured(missing)],
+            "warnings": [*warnings, *idle, *_not_measured(missing)],
         }
     )
     return Compared(result, matrix, why_empty(records))
@@ -184,10 +197,11 @@ def _attempts(record: CellRecord) -> list[Measurement]:
 def _judge(
     record: CellRecord,
     gate: Gate,
+    limits: Limits,
     changed: Sequence[ChangedFact],
     others: Sequence[CellRecord] = (),
 ) -> CellRecord:
-    judged = judge(Cell.parse(record.cell), record.attempts, gate, others)
+    judged = check_limits(judge(Cell.parse(record.cell), record.attempts, gate, others), limits)
     update: dict[str, object] = {"nodeid": record.nodeid, "failed": fails(judged, gate)}
     if judged.outcome.failed:
         update["message"] = words.with_changes(judged.message, changed)

@@ -112,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
         help="override a tolerance: ttft_ms=0.3, or itl_ms@decode[8K-c1]=0.2; repeatable",
     )  # fmt: skip
     made.add_argument(
+        "--limit", action="append", default=[], metavar="METRIC[@PATTERN]=VALUE",
+        help="an absolute limit, in the metric's unit: ttft_p99_ms@decode[8K-*]=500; repeatable",
+    )  # fmt: skip
+    made.add_argument(
         "--gate", action="append", default=[], metavar="METRIC",
         help="judge this metric too; repeatable",
     )  # fmt: skip
@@ -175,11 +179,12 @@ def report(options: argparse.Namespace) -> int:
 def compare(options: argparse.Namespace) -> int:
     """Judge results without a server."""
     from pytest_llmperf.commands.compare import compare as judge
-    from pytest_llmperf.config.resolve import parse_gates, parse_tolerances
+    from pytest_llmperf.config.resolve import parse_gates, parse_limits, parse_tolerances
     from pytest_llmperf.model.settings import Settings
 
     settings = Settings(
         tolerances=parse_tolerances(options.tolerance),
+        limits=parse_limits(options.limit),
         gate=parse_gates(options.gate),
     )
     compared = judge(

@@ -91,6 +91,8 @@ OPTIONS: tuple[Option, ...] = (
            "repeatable", "[N*]SPEC"),
     Option("tolerance", "list", "override a tolerance, as a fraction: ttft_ms=0.3 or "
            "itl_ms@decode[8K-c1]=0.2; repeatable", "METRIC[@CELL]=FRACTION"),
+    Option("limit", "list", "an absolute limit, in the metric's unit: ttft_p99_ms=500 or "
+           "total_tok_s@decode[*-c1]=100; repeatable", "METRIC[@PATTERN]=VALUE"),
     Option("gate", "list", "judge this metric too; repeatable", "METRIC"),
     Option("fail-on-improvement", "flag", "a cell better beyond its tolerance fails"),
     Option("allow-mismatch", "flag", "measure although hardware, model, engine or settings differ "

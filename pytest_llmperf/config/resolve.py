@@ -16,6 +16,7 @@ from pytest_llmperf.config.options import BY_STEM, Values, bad_value
 from pytest_llmperf.model.choices import UpdateMode
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.grid import DEFAULT_GRID, Cell, Grid, parse_tokens
+from pytest_llmperf.model.keys import check_key
 from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.model.settings import Connection, Settings, Timing, Workload
 
@@ -211,6 +212,26 @@ def parse_tolerances(texts: Iterable[str]) -> dict[str, float]:
     return tolerances
 
 
+def parse_limits(texts: Iterable[str]) -> dict[str, float]:
+    """``METRIC=500`` or ``METRIC@PATTERN=500``, in the metric's unit.
+
+    Raises:
+        ConfigError: for one that is not so.
+    """
+    limits = {}
+    for text in texts:
+        key, equals, number = text.rpartition("=")
+        try:
+            if not equals:
+                raise ValueError("write METRIC=VALUE or METRIC@PATTERN=VALUE")
+            limits[check_key(key)] = value = float(number)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError("a limit is above 0, in the metric's unit")
+        except ValueError as error:
+            raise bad_value("limit", f"{text!r}: {error}") from None
+    return limits
+
+
 def parse_gates(names: Iterable[str]) -> tuple[str, ...]:
     """Metrics by name.
 
@@ -333,6 +354,7 @@ def read_settings(values: Values) -> Settings:
         kv_tokens=_tokens(values, "kv-tokens", None),
         wait_s=_number(values, "wait", None, least=0),
         tolerances=parse_tolerances(values.items("tolerance")),
+        limits=parse_limits(values.items("limit")),
         gate=parse_gates(values.items("gate")),
         run_info=_read_run_info(values.whole("run-info")),
         baselines_dir=Path(values.get("baselines-dir") or "baselines"),

@@ -8,21 +8,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
+from pytest_llmperf.model.base import Model
 from pytest_llmperf.model.grid import Cell, Phase
+from pytest_llmperf.model.limit import LimitCheck
 
 SCHEMA = 1
 """Version of the results file."""
-
-
-class Model(BaseModel):
-    """Frozen, strict about names, and without NaN or infinity."""
-
-    # pydantic before 2.10 warns of names that start with model_
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
-    )
 
 
 class Status(str, Enum):
@@ -39,6 +32,8 @@ class Outcome(str, Enum):
     PASS = "PASS"
     IMPROVED = "IMPROVED"
     REGRESSED = "REGRESSED"
+    LIMIT = "LIMIT"
+    """Beyond an absolute limit, though not worse than any baseline."""
     NEW = "NEW"
     MEASURED = "MEASURED"
     """No profile: measured and reported, nothing compared."""
@@ -50,7 +45,12 @@ class Outcome(str, Enum):
 
     @property
     def failed(self) -> bool:
-        return self in (Outcome.REGRESSED, Outcome.CAPACITY_REGRESSION, Outcome.INVALID)
+        return self in (
+            Outcome.REGRESSED,
+            Outcome.LIMIT,
+            Outcome.CAPACITY_REGRESSION,
+            Outcome.INVALID,
+        )
 
 
 TokenSource = Literal["usage", "estimated", "chunks"]
@@ -262,7 +262,8 @@ class Comparison(Model):
     weak: bool = False
     """Too few runs for a measured noise: a stated default stands in."""
     gated: bool
-    verdict: Literal["ok", "worse", "better", "observed", "missing"]
+    verdict: Literal["ok", "worse", "better", "observed", "missing", "watched"]
+    """``watched``: worse or missing, and only a warning."""
     why: str = ""
     """Why it is observed or missing, for people."""
 
@@ -279,6 +280,8 @@ class CellRecord(Model):
     """The attempt that was judged; of several the one in the middle, with the medians judged."""
     attempts: list[Measurement] = Field(default_factory=list)
     comparisons: list[Comparison] = Field(default_factory=list)
+    limits: list[LimitCheck] = Field(default_factory=list)
+    """The absolute limits that the cell has, kept and broken."""
     nodeid: str = ""
     notes: list[str] = Field(default_factory=list)
 

@@ -72,6 +72,8 @@ class Settings:
     """Wait this long for a server that refuses connections; None: fail at once."""
     tolerances: Mapping[str, float] = field(default_factory=dict)
     """Overrides: metric -> fraction, or ``metric@cell`` -> fraction."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Absolute limits: key (``model.keys``) -> value in the metric's unit."""
     gate: tuple[str, ...] = ()
     """Metrics gated beyond the default ones."""
     run_info: Mapping[str, str] = field(default_factory=dict)

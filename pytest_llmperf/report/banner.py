@@ -63,6 +63,9 @@ def verdict_of(run: RunResult, records: Sequence[CellRecord]) -> Verdict:
         return Verdict("info", good, f"Baseline {run.profile}.")
     outcomes = {record.outcome for record in measured}
     if outcomes == {Outcome.MEASURED}:
+        if limited := [r for r in measured if r.limits]:
+            held = f"No limit is broken in {count(len(limited), 'measured cell')}"
+            return Verdict("pass", held, "Compared with no baseline.")
         why = "no baseline applied" if run.profile else "no hardware profile was named"
         seen = count(len(measured), "cell")
         return Verdict("info", f"{seen} measured, nothing compared", f"Why: {why}.")

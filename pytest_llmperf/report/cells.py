@@ -78,10 +78,23 @@ def reasons(record: CellRecord) -> list[str]:
 
     The message of a cell that was compared is a table for its test; reports draw their own.
     """
-    why = "" if record.comparisons else record.message
-    if not why and record.measurement is not None:
-        why = record.measurement.reason
-    return [text for text in (why, *record.notes) if text]
+    drawn = record.comparisons or record.outcome is Outcome.LIMIT
+    why = [] if drawn else [record.message]
+    if drawn:
+        why = [str(check) for check in record.limits if check.verdict == "broken"]
+    if not any(why) and record.measurement is not None:
+        why = [record.measurement.reason]
+    return [text for text in (*why, *record.notes) if text]
+
+
+def list_watched(record: CellRecord) -> list[str]:
+    """What a cell would have failed by, were it not watched only."""
+    found = [str(check) for check in record.limits if check.verdict == "watched"]
+    for comparison in record.comparisons:
+        if comparison.verdict == "watched":
+            name, base, measured, delta, allowed = comparison_texts(comparison)
+            found.append(f"{name}: {base} -> {measured} ({delta}, tolerance {allowed})")
+    return found
 
 
 def headline(record: CellRecord) -> Comparison | None:

@@ -15,7 +15,8 @@ ANNOTATIONS = 10
 
 
 def annotate(run: RunResult) -> list[str]:
-    """A workflow command for each finding and failed cell, and one for the matrix."""
+    """A workflow command for each finding and failed cell, one for the matrix, and one warning of
+    all that is watched."""
     failed = View(run).failures
     shown = failed
     others = len(run.findings) + bool(run.matrix)
@@ -31,6 +32,8 @@ def annotate(run: RunResult) -> list[str]:
         lines.append(_error(f"{len(rest)} more cells failed", names))
     if run.matrix:
         lines.append(_error("the matrix is worse", redact(run.matrix)))
+    if watched := View(run).watched:
+        lines.append(f"::warning title=watched::{_data(redact(chr(10).join(watched)))}")
     return lines
 
 

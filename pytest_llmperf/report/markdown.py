@@ -71,6 +71,7 @@ def render(run: RunResult, limit_bytes: int | None = None) -> str:
         _Section("Launch command", _fenced(view.launch_command), 3),
         _Section("Prefill", _prefill(view), 5),
         _Section("Sustained decode", _matrix(view), 7),
+        _Section("Limits", _limits(view), 5),
         _Section("Warnings", _warnings(view), 2),
         _Section("All measurements", _measurements(view), 1),
         _Section("Comparisons", _comparisons(view), 0),
@@ -191,6 +192,15 @@ def _matrix_cell(record: CellRecord | None) -> str:
     if record.outcome not in (Outcome.PASS, Outcome.MEASURED):
         lines.append(f"<sub>**{record.outcome.value}**</sub>")
     return "<br>".join(lines)
+
+
+def _limits(view: View) -> str:
+    rows = [
+        [record.cell, check.verdict, str(check)]
+        for record in view.records
+        for check in record.limits
+    ]
+    return _table(["Cell", "Verdict", "Limit"], rows, "lll") if rows else ""
 
 
 def _warnings(view: View) -> str:

@@ -31,6 +31,7 @@ _COLUMN = 9
 _LABEL = 8
 _COLOURS = {
     Outcome.REGRESSED: "red",
+    Outcome.LIMIT: "red",
     Outcome.CAPACITY_REGRESSION: "red",
     Outcome.INVALID: "red",
     Outcome.IMPROVED: "green",
@@ -40,8 +41,8 @@ _COLOURS = {
     Outcome.UNGATED: "yellow",
     Outcome.OVERCAP: "yellow",
 }
-_MARKS = {Outcome.REGRESSED: "!", Outcome.IMPROVED: "^", Outcome.UNGATED: "~"}
-_LEGEND = {"!": "regressed", "^": "improved", "~": "not gated"}
+_MARKS = {Outcome.REGRESSED: "!", Outcome.LIMIT: "#", Outcome.IMPROVED: "^", Outcome.UNGATED: "~"}
+_LEGEND = {"!": "regressed", "#": "beyond a limit", "^": "improved", "~": "not gated"}
 
 
 class Segment(NamedTuple):
@@ -156,7 +157,8 @@ def _below(record: CellRecord | None) -> Segment:
     if outcome is Outcome.CAPACITY_REGRESSION:
         return Segment("!was ok", style)
     if judged is None or valid(record) is None:
-        return Segment("new" if outcome is Outcome.NEW else "", style)
+        words = {Outcome.NEW: "new", Outcome.LIMIT: "#limit"}
+        return Segment(words.get(outcome, ""), style)
     mark = _MARKS.get(outcome, "")
     return Segment(mark + speed_change(record).replace(" ", ""), style)
 
@@ -194,6 +196,8 @@ def _lists(view: View, width: int) -> list[Line]:
             name, base, measured, delta, _ = comparison_texts(judged)
             moved = f": {name} {base} -> {measured} ({delta})"
         lines.append([Segment("IMPROVED", ("green",)), Segment(f" {record.cell}{moved}")])
+    if view.limits:
+        lines.append(_text(f"Limits: {view.limits}"))
     for outcome in (Outcome.UNGATED, Outcome.NEW, Outcome.UPDATED):
         if cells := [record.cell for record in view.having(outcome)]:
             lines += _wrap(f"{outcome.value} {', '.join(cells)}", width, "", _COLOURS[outcome])

@@ -12,7 +12,7 @@ from pytest_llmperf.model.grid import Cell, format_tokens
 from pytest_llmperf.model.redact import redact_all
 from pytest_llmperf.model.result import UNVOUCHED, CellRecord, Outcome, RunResult, Status
 from pytest_llmperf.report.banner import Verdict, changed, verdict_of
-from pytest_llmperf.report.cells import status
+from pytest_llmperf.report.cells import list_watched, status
 from pytest_llmperf.report.hosts import describe_hosts
 from pytest_llmperf.report.numbers import count
 
@@ -218,6 +218,7 @@ class View:
         notes += [f"{notice.code}: {notice.text}" for notice in run.warnings]
         # too good to be true is no failure, so nothing else would tell of it
         notes += [f"{r.cell}: {note}" for r in self.having(Outcome.IMPROVED) for note in r.notes]
+        notes += [f"watched: {text}" for text in self.watched]
         notes += run.server.notes if run.server else []
         if self.having(Outcome.UNGATED):
             notes.append("ungated: the speed was too noisy to judge; a longer --llm-duration helps")
@@ -268,6 +269,19 @@ class View:
 
     def having(self, outcome: Outcome) -> list[CellRecord]:
         return [record for record in self.records if record.outcome is outcome]
+
+    @property
+    def watched(self) -> list[str]:
+        """What would have failed a cell, were it not watched only."""
+        return [
+            f"{record.cell}: {text}" for record in self.records for text in list_watched(record)
+        ]
+
+    @property
+    def limits(self) -> str:
+        """How many absolute limits there were, and what became of them; empty without any."""
+        tally = Counter(check.verdict for record in self.records for check in record.limits)
+        return ", ".join(f"{n} {verdict}" for verdict, n in tally.items())
 
     @property
     def compared(self) -> bool:

@@ -89,6 +89,8 @@ def _tokens(context: int | str) -> int:
 def _publish(item: pytest.Item, record: CellRecord, findings: Sequence[Notice]) -> None:
     """Put outcome, values and changes where JUnit and other report plugins find them, once under
     reruns; and what fails the run, though it is no cell's."""
+    from pytest_llmperf.report.cells import list_watched
+
     properties: dict[str, object] = {"llmperf_outcome": record.outcome.value}
     if findings:
         properties["llmperf_findings"] = "; ".join(f"{one.code}: {one.text}" for one in findings)
@@ -99,5 +101,12 @@ def _publish(item: pytest.Item, record: CellRecord, findings: Sequence[Notice]) 
     for comparison in record.comparisons:
         if comparison.delta is not None:
             properties[f"llmperf_{comparison.metric}_change"] = round(comparison.delta, 4)
+    if record.limits:
+        for check in record.limits:
+            properties[f"llmperf_{check.metric}_limit"] = check.limit
+        broken = [str(check) for check in record.limits if check.verdict == "broken"]
+        properties["llmperf_limits_broken"] = "; ".join(broken)
+    if warned := list_watched(record):
+        properties["llmperf_watched"] = "; ".join(warned)
     others = [p for p in item.user_properties if not p[0].startswith("llmperf_")]
     item.user_properties[:] = [*others, *properties.items()]

@@ -45,7 +45,9 @@ from pytest_llmperf.server.serve import ServerProcess
 from pytest_llmperf.server.telemetry import Telemetry
 from pytest_llmperf.verdict import (
     Gate,
+    Limits,
     MatrixVerdict,
+    check_limits,
     choose_sample,
     confirm,
     fails,
@@ -102,6 +104,8 @@ class Run:
         """What the command line gave, for a command that measures again."""
         self.process: ServerProcess | None = None
         """The server, where this run started it."""
+        self.limits = Limits()
+        """Absolute ones, whatever the cells are compared with."""
         self.restarts: Restarts
         """The further starts of it that this run may make."""
         self.start = 1
@@ -178,7 +182,7 @@ class Run:
         cell = measurement.cell
         attempts = [measurement]
         others = list(self.records.values())
-        record = judge(cell, attempts, self._gate, others)
+        record = check_limits(judge(cell, attempts, self._gate, others), self.limits)
         gain = self._stores_gain(record)
         while not self.stop_reason and len(attempts) < MEASUREMENTS:
             if not needs_confirmation(record) and not gain:
@@ -186,13 +190,17 @@ class Run:
             if self.restarts.left > 0 and not await self._start_again(cell.id):
                 break
             attempts.append(await self.measure(cell))
-            record = judge(cell, attempts, self._gate, others)
+            record = check_limits(judge(cell, attempts, self._gate, others), self.limits)
         starts = len({attempt.start for attempt in attempts})
         if record.outcome is Outcome.REGRESSED:
             message = f"{record.message}\n{words.at_starts(starts, ours=self.restarts.ours)}"
             record = record.model_copy(update={"message": message})
-        elif starts > 1 and record.outcome is Outcome.PASS:
-            text = f"{cell.id} was beyond its tolerance at one start of the server, not over all"
+        elif starts > 1 and record.outcome is Outcome.LIMIT:
+            message = f"{record.message}\n{words.at_starts(starts, ours=True)}"
+            record = record.model_copy(update={"message": message})
+        elif starts > 1 and record.outcome in (Outcome.PASS, Outcome.MEASURED):
+            what = "tolerance" if self._gate is not None else "limit"
+            text = f"{cell.id} was beyond its {what} at one start of the server, not over all"
             self.warnings.append(Notice(code="starts-differ", text=text))
         return record
 
@@ -205,7 +213,7 @@ class Run:
 
     async def _start_again(self, what: str) -> bool:
         """Go on with another start of the server; False where it does not come up."""
-        self._say(f"llmperf: {what} differs from its baseline; is it so at another start?")
+        self._say(f"llmperf: {what} is measured again: is it so at another start of the server?")
         try:
             restarted = await self.restarts.start_again()
         except LlmPerfError as error:
@@ -250,7 +258,9 @@ class Run:
         """With --update-baselines a cell whose new values will be stored passes as UPDATED."""
         decision = self._decide(record)
         if decision.action == "accepted":
-            return record.model_copy(update={"outcome": Outcome.UPDATED, "failed": False})
+            broken = any(check.verdict == "broken" for check in record.limits)
+            outcome = Outcome.LIMIT if broken else Outcome.UPDATED
+            return record.model_copy(update={"outcome": outcome, "failed": broken})
         if record.failed:
             message = f"{record.message}\nnot accepted into the baseline: {decision.why}"
             return record.model_copy(update={"message": message})
@@ -346,7 +356,8 @@ class Run:
             exitstatus = exitstatus or int(done.refused)
             for cell in done.cells:  # some for what others did, after their own tests
                 record = self.records[cell]
-                self.records[cell] = record.model_copy(update={"outcome": Outcome.UPDATED})
+                if record.outcome is not Outcome.LIMIT:
+                    self.records[cell] = record.model_copy(update={"outcome": Outcome.UPDATED})
         self.final = result = self.result(finished=not interrupted, interrupted=interrupted)
         if self.records:
             for name, path in self.settings.reports.items():

@@ -38,7 +38,7 @@ from pytest_llmperf.run.workers import own_url, worker_id
 from pytest_llmperf.server.reach import Reached, reach
 from pytest_llmperf.server.telemetry import Telemetry, open_telemetry
 from pytest_llmperf.sim import is_spec
-from pytest_llmperf.verdict import Gate
+from pytest_llmperf.verdict import Gate, Limits
 from pytest_llmperf.verdict.ab import PAIRS, PairGate
 
 NO_URL = """no server to measure. Give one:
@@ -113,6 +113,9 @@ def start_run(
         built.telemetry = telemetry
         built.warnings += telemetry.look()
         built.closers = closers.pop_all()
+    stored = profile.baseline.cells if profile is not None else {}
+    known = {cell.id for cell in settings.grid}.union(selection.declared, stored)
+    built.warnings += built.limits.find_idle(map(Cell.parse, known))
     built.options = list_given(selection.config)
     built.number = number
     built.before = first.before if first else profile.text if profile else ""
@@ -181,11 +184,12 @@ def _build(
     server = target.connected.info
     run_settings = _describe(settings)
     warnings: list[Notice] = []
-    gate = None
+    gate, limits = None, Limits.build(None, settings)
     if judged_by is not None:
         warnings, comparable = _check_match(settings, run_settings, server, judged_by)
         if comparable:
             baseline = judged_by.baseline
+            limits = Limits.build(baseline, settings)
             gate = Gate.build(
                 baseline.hardware.profile,
                 baseline.cells,
@@ -194,6 +198,8 @@ def _build(
                 baseline.tolerance,
                 ci=bool(os.environ.get("CI")),
                 runs=baseline.runs,
+                floors=baseline.floor,
+                watched=limits.watched,
             )
 
     def equip(start: Reached) -> Measurer:
@@ -216,6 +222,7 @@ def _build(
     )  # fmt: skip
     built.restarts = Restarts(target, settings.restarts, equip)
     built.process = target.process
+    built.limits = limits
     built.judged_by = judged_by.baseline if judged_by is not None and gate is not None else None
     built.warnings += warnings
     if settings.update:

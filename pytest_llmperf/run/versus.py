@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.result import CellRecord, Measurement
 from pytest_llmperf.run.session import Run
-from pytest_llmperf.verdict import MatrixVerdict
+from pytest_llmperf.verdict import MatrixVerdict, check_limits
 from pytest_llmperf.verdict.ab import (
     MOST_PAIRS,
     PAIRS,
@@ -53,8 +53,12 @@ class PairedRun(Run):
         cell = measurement.cell
         pairs = self._pairs[cell]
         others = [known for other, known in self._pairs.items() if other != cell]
-        record = judge_pairs(cell, pairs, self.pair_gate, others)
+
+        def judged() -> CellRecord:
+            return check_limits(judge_pairs(cell, pairs, self.pair_gate, others), self.limits)
+
+        record = judged()
         if needs_confirmation(record, pairs):
             pairs += await self._measure_pairs(cell, MOST_PAIRS - len(pairs))
-            record = judge_pairs(cell, pairs, self.pair_gate, others)
+            record = judged()
         return record

@@ -207,7 +207,8 @@ def judge_pairs(
 
 def needs_confirmation(record: CellRecord, pairs: Sequence[Pair]) -> bool:
     """Whether to measure further pairs before calling one server the faster."""
-    return record.outcome in (Outcome.REGRESSED, Outcome.IMPROVED) and len(pairs) < MOST_PAIRS
+    unsure = (Outcome.REGRESSED, Outcome.LIMIT, Outcome.IMPROVED)
+    return record.outcome in unsure and len(pairs) < MOST_PAIRS
 
 
 def _as_baseline(measured: Sequence[Measurement]) -> CellBaseline:

@@ -49,13 +49,14 @@ def compare(
         gated=False,
         verdict="observed",
     )
-    gated = gate.gates(metric, cell)
+    gated, watched = gate.gates(metric, cell), gate.watches(metric, cell)
     if not usable(baseline):
         return found.model_copy(update={"why": "its baseline is no value"})
     lacking = [m for m in attempts if m not in having and not lost_state(metric.name, m)]
     if measured is None or lacking:
         gated = gated and lost != UNSURE
-        verdict = "observed" if not gated else "worse" if lost == BUFFERED else "missing"
+        fails = "worse" if lost == BUFFERED else "missing"
+        verdict = "observed" if not gated else "watched" if watched else fails
         why = f"{lost}, which its baseline was not" if lost == BUFFERED else lost
         update = {"gated": gated, "verdict": verdict, "why": why or "not measured now"}
         return found.model_copy(update=update)
@@ -66,7 +67,7 @@ def compare(
             "tolerance": tolerance.fraction,
             "weak": tolerance.weak,
             "gated": tolerance.gated,
-            "verdict": side,
+            "verdict": "watched" if side == "worse" and watched else side,
             "why": tolerance.why if side == "observed" else lost if side == "worse" else "",
         }
     )

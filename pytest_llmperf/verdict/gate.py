@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from pytest_llmperf.baseline.schema import ENOUGH_RUNS, CellBaseline, Run
 from pytest_llmperf.model.grid import Cell, Phase
+from pytest_llmperf.model.keys import ANY, applies
 from pytest_llmperf.model.metrics import METRICS, Metric, metrics_of
 from pytest_llmperf.model.settings import Settings
 from pytest_llmperf.stats.distributions import sidak
@@ -90,6 +91,10 @@ class Gate:
     overrides: Mapping[str, float] = field(default_factory=dict)
     """``metric@cell`` or ``metric`` -> tolerance; the cell's own counts first. It replaces noise,
     floor and limit: whoever sets it knows better."""
+    floors: Mapping[str, float] = field(default_factory=dict)
+    """Metric -> smallest change that counts, in its unit, in place of the table's."""
+    watched: tuple[str, ...] = ()
+    """Keys (``model.keys``) of what is reported when worse, and fails nothing."""
     fail_on_new: bool = False
     fail_on_improvement: bool = False
     token_sources: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -105,6 +110,8 @@ class Gate:
         tolerances: Mapping[str, float] | None = None,
         ci: bool = False,
         runs: Mapping[str, Run] | None = None,
+        floors: Mapping[str, float] | None = None,
+        watched: Iterable[str] = (),
     ) -> Gate:
         """Take the noise from a baseline.
 
@@ -116,26 +123,39 @@ class Gate:
             tolerances: the profile's own overrides.
             ci: cells without a baseline fail unless allowed or being stored.
             runs: facts of the baseline's runs, in their order.
+            floors: the profile's own.
+            watched: the profile's keys of what only warns.
         """
-        return cls(
+        made = cls(
             profile,
             cells,
-            _count(cells, grid, settings.gate),
+            0,
             _fit_all(cells, list(runs or {})),
             settings.gate,
             {**(tolerances or {}), **settings.tolerances},
+            dict(floors or {}),
+            tuple(watched),
             ci and not settings.allow_new and not settings.update,
             settings.fail_on_improvement,
             _token_sources(cells, runs or {}),
         )
+        return replace(made, comparisons=made._count(grid))
 
     def name_reference(self, number: int) -> str:
         """What a cell is compared with, of which there are ``number`` values, for people."""
         return words.stored_runs(self.profile, number)
 
     def gates(self, metric: Metric, cell: Cell) -> bool:
-        """Whether the metric is judged in cells of this phase."""
-        return _gates(metric, cell, self.extra)
+        """Whether the metric is judged in the cell: by default, by option, or to be watched."""
+        by_option = metric.name in self.extra and cell.phase in metric.phases
+        by_name = any(
+            applies(key, metric.name, cell) for key in self.watched if not key.startswith(ANY)
+        )
+        return cell.phase in metric.gated or by_option or by_name
+
+    def watches(self, metric: Metric, cell: Cell) -> bool:
+        """Whether it only warns when it is worse."""
+        return any(applies(key, metric.name, cell) for key in self.watched)
 
     def override(self, metric: Metric, cell: Cell) -> float | None:
         """The tolerance that the user or the profile set for it."""
@@ -184,23 +204,21 @@ class Gate:
             beside = noise.among(tail, known.cell, n, error or 0.0, (shift, variance))
             log_limit = np.minimum(log_limit, beside)
         chance = float(noise.fraction_worse(metric, log_limit))
-        floor = float(noise.floor_of(metric, float(np.median(values))))
+        middle, own_floor = float(np.median(values)), self.floors.get(metric.name)
+        floor = float(noise.floor_of(metric, middle, own_floor))
         if gated and chance > metric.observed_beyond:
             gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
         return Tolerance(max(chance, floor), gated, len(stored.runs) < ENOUGH_RUNS, why)
 
-
-def _gates(metric: Metric, cell: Cell, extra: tuple[str, ...]) -> bool:
-    return cell.phase in metric.gated or (metric.name in extra and cell.phase in metric.phases)
-
-
-def _count(cells: Mapping[str, CellBaseline], grid: Iterable[Cell], extra: tuple[str, ...]) -> int:
-    return sum(
-        _gates(metric, cell, extra) and bool(cells[cell.id].values(metric.name))
-        for cell in grid
-        if cell.id in cells
-        for metric in metrics_of(cell.phase)
-    )
+    def _count(self, grid: Iterable[Cell]) -> int:
+        """Comparisons that can fail a cell."""
+        return sum(
+            self.gates(metric, cell) and not self.watches(metric, cell)
+            for cell in grid
+            if cell.id in self.cells
+            for metric in metrics_of(cell.phase)
+            if self.cells[cell.id].values(metric.name)
+        )
 
 
 def _token_sources(

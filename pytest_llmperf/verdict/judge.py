@@ -69,6 +69,7 @@ def needs_confirmation(record: CellRecord) -> bool:
     """Whether to measure the cell once more before its test fails: at another start of the server
     where there can be one, else at this one."""
     unsure = any(c.verdict in ("worse", "missing") for c in record.comparisons)
+    unsure |= any(check.verdict == "broken" for check in record.limits)
     return unsure and record.outcome.failed and len(record.attempts) < MEASUREMENTS
 
 

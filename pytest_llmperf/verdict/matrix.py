@@ -225,6 +225,7 @@ class _Table:
     runs: int
     fitted: Fitted
     override: float | None
+    floor: float | None
 
 
 def _tabulate(
@@ -238,7 +239,8 @@ def _tabulate(
     for record in records:
         cell = Cell.parse(record.cell)
         own = f"{metric.name}@{cell.id}" in gate.overrides
-        if cell.phase != phase or not gate.gates(metric, cell) or own:
+        judged = gate.gates(metric, cell) and not gate.watches(metric, cell)
+        if cell.phase != phase or not judged or own:
             continue
         found = next((c for c in record.comparisons if c.metric == metric.name), None)
         if found is None or found.tolerance is None or not usable(found.measured):
@@ -259,6 +261,7 @@ def _tabulate(
         min(len(gate.cells[cell.id].values(metric.name)) for cell in cells),
         fitted,
         gate.overrides.get(metric.name),
+        gate.floors.get(metric.name),
     )
 
 
@@ -268,7 +271,7 @@ def _test(table: _Table, group: str, member: Mask, tail: float) -> Shift:
     changes[table.places], chosen[table.places] = table.changes, member
     change, limit = shift_of(table.fitted.spread, changes, chosen, table.runs, tail)
     # the floor of a typical cell: one that is 12 ms slow of 100 ms is not all of them
-    floor = FLOOR * float(np.median(floor_of(metric, table.baseline[member])))
+    floor = FLOOR * float(np.median(floor_of(metric, table.baseline[member], table.floor)))
     tolerance = table.override or max(float(fraction_worse(metric, limit)), floor)
     worse = float(fraction_worse(metric, change))
     return Shift(

@@ -109,9 +109,14 @@ def common_shift(changes: Array, variances: Array) -> tuple[Array, Array]:
     return shift, np.where(enough, math.pi / 2 / total, np.inf)
 
 
-def floor_of(metric: Metric, baseline: ArrayLike) -> Array:
-    """The smallest change of one cell that is ever called one, as a fraction of the baseline."""
-    return np.maximum(metric.floor, metric.floor_abs / np.asarray(baseline))
+def floor_of(metric: Metric, baseline: ArrayLike, absolute: float | None = None) -> Array:
+    """The smallest change of one cell that is ever called one, as a fraction of the baseline.
+
+    Args:
+        absolute: what the profile sets in place of ``metric.floor_abs``.
+    """
+    least = metric.floor_abs if absolute is None else absolute
+    return np.maximum(metric.floor, least / np.asarray(baseline))
 
 
 def beyond(measured: ArrayLike, baseline: ArrayLike, limit: ArrayLike) -> NDArray[np.bool_]:

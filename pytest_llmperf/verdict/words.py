@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pytest_llmperf.baseline.schema import CellBaseline
 from pytest_llmperf.model.grid import Cell
+from pytest_llmperf.model.limit import LimitCheck
 from pytest_llmperf.model.metrics import METRICS, Metric
-from pytest_llmperf.model.result import CellRecord, ChangedFact, Comparison, Outcome
+from pytest_llmperf.model.result import CellRecord, ChangedFact, Comparison, Measurement, Outcome
 
 HEADINGS = ("metric", "baseline", "measured", "delta", "tolerance", "attempts", "verdict")
 _LEFT = ("metric", "attempts", "verdict")
@@ -50,9 +51,8 @@ def table(record: CellRecord, outcome: Outcome, reference: str) -> str:
 def _row(comparison: Comparison, record: CellRecord) -> tuple[str, ...]:
     metric = METRICS[comparison.metric]
     attempts = [m.value(metric.name) for m in record.attempts]
-    verdict = {"worse": "WORSE", "better": "better", "ok": "ok", "missing": "MISSING"}.get(
-        comparison.verdict, "observed"
-    )
+    loud = {"worse": "WORSE", "missing": "MISSING"}
+    verdict = loud.get(comparison.verdict, comparison.verdict)
     return (
         _name(metric),
         _figure(metric, comparison.baseline),
@@ -82,6 +82,19 @@ def _tolerance(comparison: Comparison) -> str:
 
 def _figure(metric: Metric, value: float | None) -> str:
     return "-" if value is None else f"{value:,.{metric.digits}f}"
+
+
+def broken_limits(
+    cell_id: str, broken: Sequence[LimitCheck], attempts: Sequence[Measurement]
+) -> str:
+    """Every limit that a cell breaks: what, how much, which limit."""
+    names = ", ".join(METRICS[check.metric].label for check in broken)
+    lines = [f"{names} beyond its limit: {cell_id}"]
+    for check in broken:
+        metric = METRICS[check.metric]
+        tries = ", ".join(_figure(metric, attempt.value(metric.name)) for attempt in attempts)
+        lines.append(f"{check}{f'; attempts {tries}' if len(attempts) > 1 else ''}")
+    return "\n".join(lines)
 
 
 def which_part(compared: Sequence[Comparison]) -> list[str]:
