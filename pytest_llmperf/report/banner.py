@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pytest_llmperf.model.result import DRY_RUN, CellRecord, Outcome, RunResult, Status
-from pytest_llmperf.report.cells import status
+from pytest_llmperf.report.cells import list_watched, status
 from pytest_llmperf.report.numbers import count
 
 Level = Literal["pass", "fail", "info"]
@@ -80,4 +80,8 @@ def verdict_of(run: RunResult, records: Sequence[CellRecord]) -> Verdict:
     what = run.against or f"the baseline {run.profile}"
     rest = len(measured) - len(judged)
     more = f" {rest} more could not be judged." if rest else ""
+    if watched := sum(bool(list_watched(record)) for record in measured):
+        more += (
+            f" {count(watched, 'cell')} would have failed by what is only watched: see the notes."
+        )
     return Verdict("pass", good, f"Against {what}.{more}")

@@ -94,6 +94,17 @@ def baselines(draw: st.DrawFn) -> Baseline:
                     st.sampled_from(["ttft_ms", "itl_ms@decode[8K-c1]"]), st.floats(0.001, 0.999)
                 )
             ),
+            "limits": draw(
+                st.dictionaries(
+                    st.sampled_from(["ttft_ms", "total_tok_s@decode[*-c1]"]), st.floats(0.1, 1e6)
+                )
+            ),
+            "gate": draw(
+                st.dictionaries(
+                    st.sampled_from(["ttft_ms", "*@decode[8K-*]"]), st.just("watch"), max_size=2
+                )
+            ),
+            "floor": draw(st.dictionaries(st.just("ttft_ms"), st.floats(0, 100))),
             "runs": runs,
             "cells": cells,
         }

@@ -1,5 +1,6 @@
 """Reading and writing baseline files: nothing is lost, nothing wrong is accepted."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,35 @@ def test_a_file_in_another_layout_needs_no_end_mark() -> None:
     """People and other tools write YAML too; only our own text without its end is cut off."""
     data = yaml.safe_load(SMALL)
     assert loads(yaml.safe_dump(data), "x") == loads(SMALL, "x")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("limits: {ttft: 500}", "no metric 'ttft'"),
+        ("limits: {ttft_ms: 0}", "greater than 0"),
+        ('limits: {"*@decode[8K-c1]": 5}', "no metric"),
+        ('limits: {"ttft_ms@decode[8k-*]": 5}', "fits no cell"),
+        ("gate: {ttft_ms: ignore}", "watch"),
+        ('gate: {"*@decode[8K]": watch}', "is not a cell"),
+        ('floor: {"ttft_ms@decode[8K-c1]": 5}', "no metric"),
+        ("floor: {ttft_ms: -1}", "greater than or equal to 0"),
+    ],
+)
+def test_a_wish_that_cannot_be_is_refused_with_its_line(line: str, why: str) -> None:
+    """Limits, what is watched, floors: each would else be without effect, and nobody would know."""
+    text = SMALL.replace("runs:\n", f"{line}\nruns:\n", 1)
+    with pytest.raises(ConfigError, match=re.escape(why)) as error:
+        loads(text, "lab.yaml")
+    assert str(error.value).startswith("lab.yaml:5: ")
+
+
+def test_limits_watches_and_floors_are_read_and_written_as_they_are() -> None:
+    """A line each, for review."""
+    lines = """\
+limits: {'ttft_p99_ms@decode[8K-c16]': 500, total_tok_s: 100}
+gate: {'*@decode[*-c1]': watch}
+floor: {ttft_ms: 15}
+"""
+    text = SMALL.replace("runs:\n", f"{lines}runs:\n", 1)
+    assert dumps(loads(text, "x")) == text

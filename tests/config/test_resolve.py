@@ -190,3 +190,32 @@ def test_reports_default_to_all_three_and_can_be_chosen(pytester: pytest.Pyteste
 def test_the_scheme_of_an_address_may_be_written_in_capitals(pytester: pytest.Pytester) -> None:
     """As RFC 3986 has it."""
     assert resolve(pytester, ["--llm-url=HTTP://gpu1:8000"]).startswith("RESULT")
+
+
+def test_limits_are_keys_and_values(pytester: pytest.Pytester) -> None:
+    """Of the command line or of the ini file."""
+    args = ["--llm-limit=ttft_p99_ms=500", "--llm-limit", "total_tok_s@decode[*-c1]=100.5"]
+    assert resolve(pytester, args, "settings.limits") == (
+        "RESULT {'ttft_p99_ms': 500.0, 'total_tok_s@decode[*-c1]': 100.5}"
+    )
+    pytester.makeini("[pytest]\nllm_limit =\n  itl_ms=20\n  ttft_ms@decode[8K-*]=400")
+    assert resolve(pytester, [], "settings.limits") == (
+        "RESULT {'itl_ms': 20.0, 'ttft_ms@decode[8K-*]': 400.0}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ttft_ms", "write METRIC=VALUE"),
+        ("ttft=5", "no metric 'ttft'"),
+        ("ttft_ms=fast", "could not convert"),
+        ("ttft_ms=0", "above 0"),
+        ("ttft_ms=nan", "above 0"),
+        ("ttft_ms@decode[8k-c1]=5", "should be written"),
+    ],
+)
+def test_a_limit_that_cannot_be_is_named(
+    pytester: pytest.Pytester, text: str, problem: str
+) -> None:
+    assert problem in resolve(pytester, [f"--llm-limit={text}"])
