@@ -244,17 +244,17 @@ def judge(drawn: list[Draw], starts: bool = False) -> Found:
         ]
         attempt = np.zeros(matrices, int)
         values: list[list[Array]] = [[] for _ in known]
-        unsure = np.ones(matrices, bool)
-        for _ in range(MEASUREMENTS):
-            again = unsure & (attempt > 0)
-            anew = again & (left > 0)
+        unsure = begun = np.ones(matrices, bool)
+        for number in range(MEASUREMENTS):
+            anew = unsure & (left > 0) & (number > 0)
             start, left = start + anew, left - anew
-            place = np.where(again & ~anew, attempt, 0)
+            place = np.where(anew | (number == 0), 0, attempt)
             for k, seen in zip(known, values, strict=True):
                 value = k.changes[rows, cell, start, place]
-                seen.append(np.where(unsure, value, np.nan))
-            attempt = attempt + unsure
+                seen.append(np.where(begun, value, np.nan))
+            attempt = place + 1
             unsure = unsure & _worse(known, values, limits)
+            begun = unsure if number == 0 else begun
         failed[:, cell] = unsure
         for column, seen in zip(judged, values, strict=True):
             column[:, cell] = np.nanmedian(np.stack(seen), axis=0)

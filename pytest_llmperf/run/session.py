@@ -183,14 +183,14 @@ class Run:
         attempts = [measurement]
         others = list(self.records.values())
         record = check_limits(judge(cell, attempts, self._gate, others), self.limits)
-        gain = self._stores_gain(record)
-        while not self.stop_reason and len(attempts) < MEASUREMENTS:
-            if not needs_confirmation(record) and not gain:
-                break
-            if self.restarts.left > 0 and not await self._start_again(cell.id):
+        differs = first_differs = needs_confirmation(record) or self._stores_gain(record)
+        # of two attempts that disagree neither is the middle: a third one is taken all the same
+        while first_differs and len(attempts) < MEASUREMENTS and not self.stop_reason:
+            if differs and self.restarts.left > 0 and not await self._start_again(cell.id):
                 break
             attempts.append(await self.measure(cell))
             record = check_limits(judge(cell, attempts, self._gate, others), self.limits)
+            differs = needs_confirmation(record) or self._stores_gain(record)
         starts = len({attempt.start for attempt in attempts})
         if record.outcome is Outcome.REGRESSED:
             message = f"{record.message}\n{words.at_starts(starts, ours=self.restarts.ours)}"

@@ -56,11 +56,12 @@ def test_arrays_are_judged_as_single_cells_are(mc: ModuleType, starts: bool) -> 
         for c, cell in enumerate(mc.CELLS):
             attempts = [_measure(drawn, cell, (b, c, start, 0), start)]
             record = judge(cell, attempts, gate, records)
-            while needs_confirmation(record):
-                again = 0 if left else len(attempts)
-                start, left = (start + 1, left - 1) if left else (start, left)
+            again, begun = 1, needs_confirmation(record)
+            while begun and len(attempts) < mc.MEASUREMENTS:
+                if needs_confirmation(record) and left:
+                    start, left, again = start + 1, left - 1, 0
                 attempts.append(_measure(drawn, cell, (b, c, start, again), start))
-                record = judge(cell, attempts, gate, records)
+                record, again = judge(cell, attempts, gate, records), again + 1
             assert record.outcome.failed == found.failed[b, c], cell
             records.append(record)
         if not starts:
