@@ -91,13 +91,13 @@ def itl_error(
     """Standard error of a cell's ITL in ms: the larger of two views of it.
 
     The window's wandering over time, which the batch means of the token rate show
-    (``batch_mean_error / total_tok_s``; a median is sqrt(pi / 2) times less sure than a mean),
+    (``batch_mean_error / total_tok_s``) and which all requests share, since they step together;
     and the spread between requests, which lasts over the whole window and time cannot show. None
     where the window was too short for batch means.
     """
     if relative_rate_error is None:
         return None
-    over_time = itl_ms * relative_rate_error * math.sqrt(math.pi / 2)
+    over_time = itl_ms * relative_rate_error
     return max(over_time, median_error(per_request_ms) or 0.0)
 
 

@@ -116,11 +116,24 @@ def test_one_value_has_no_error() -> None:
 
 def test_itl_error_is_the_wider_of_time_and_requests() -> None:
     """One stream has only time; many that differ have more than time shows."""
-    over_time = 10 * 0.02 * math.sqrt(math.pi / 2)
+    over_time = 10 * 0.02
     assert itl_error(10.0, [10.0], 0.02) == pytest.approx(over_time)
     assert itl_error(10.0, [10.0, 10.0, 10.0], 0.02) == pytest.approx(over_time)
     assert itl_error(10.0, [5.0, 10.0, 15.0], 0.02) == median_error([5.0, 10.0, 15.0])
     assert itl_error(10.0, [5.0, 10.0, 15.0], None) is None
+
+
+@pytest.mark.parametrize(("shared", "own"), [(0.01, 0.0), (0.0, 0.03), (0.01, 0.01)])
+def test_itl_error_is_what_windows_scatter_by(shared: float, own: float) -> None:
+    """Windows of 32 requests that step together, and differ from each other: the stated error is
+    that of the median over requests, neither 0.85 nor 1.35 times it."""
+    rng = np.random.default_rng(2)
+    common = 1 + shared * rng.standard_normal((2000, 1))
+    requests = 10 * common * (1 + own * rng.standard_normal((2000, 32)))
+    rate_error = math.hypot(shared, own / math.sqrt(32))
+    scatter = np.median(requests, axis=1).std()
+    stated = np.mean([itl_error(10.0, row, rate_error) for row in requests])
+    assert 0.85 * scatter < stated < 1.35 * scatter
 
 
 def test_trend_sees_a_step_between_the_halves() -> None:
