@@ -79,7 +79,7 @@ class Series:
             status = last.finish(status, interrupted)
         if last.settings.runs > 1:
             self._report_all()
-        return status or self._status or int(bool(last.unwritable))
+        return status or self._status or int(bool(last.outputs.unwritable))
 
     def _report_all(self) -> None:
         """Write reports of all runs under the names that one run's have, so that none of an older
@@ -87,7 +87,7 @@ class Series:
         finals = [run.final for run in self.runs if run.final and run.final.cells]
         reports = read_settings(self._selection.values()).reports
         for name, path in reports.items() if finals else ():
-            self.runs[-1].write(name, path, finals)
+            self.runs[-1].outputs.write(name, path, finals)
 
     def dumps(self) -> str:
         """What the last run measured, as JSON; empty if that is nothing."""

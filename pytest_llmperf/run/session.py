@@ -7,7 +7,6 @@ import contextlib
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from pytest_llmperf import __version__
 from pytest_llmperf.baseline import update
@@ -35,11 +34,9 @@ from pytest_llmperf.model.result import (
 )
 from pytest_llmperf.model.settings import Connection, Settings
 from pytest_llmperf.progress.show import Show
-from pytest_llmperf.report import html
-from pytest_llmperf.report.files import write_atomically
 from pytest_llmperf.report.numbers import count
-from pytest_llmperf.report.publish import publish
 from pytest_llmperf.run.acceptance import accept
+from pytest_llmperf.run.outputs import Outputs
 from pytest_llmperf.run.restart import Restarts
 from pytest_llmperf.server.serve import ServerProcess
 from pytest_llmperf.server.telemetry import Telemetry
@@ -118,9 +115,7 @@ class Run:
         """What got worse over all cells together."""
         self.stop_reason = ""
         """Why measuring on makes no sense; the rest of the session is not run."""
-        self.written: list[Path] = []
-        self.unwritable: dict[Path, str] = {}
-        """Reports that could not be written so far, and why."""
+        self.outputs = Outputs(say)
         self.final: RunResult | None = None
         self.empty = ""
         """Why a run without a failure is not green all the same."""
@@ -361,30 +356,13 @@ class Run:
         self.final = result = self.result(finished=not interrupted, interrupted=interrupted)
         if self.records:
             for name, path in self.settings.reports.items():
-                self.write(name, path, [result])
-        return exitstatus or int(bool(self.empty or self.unwritable or self.findings))
+                self.outputs.write(name, path, [result])
+        return exitstatus or int(bool(self.empty or self.outputs.unwritable or self.findings))
 
     def _write_results(self) -> None:
         """The JSON after every cell, so that a killed run keeps what it measured."""
         if path := self.settings.reports.get("json"):
-            self.write("json", path, [self.result(finished=False)])
-
-    def write(self, name: str, path: Path, results: Sequence[RunResult]) -> None:
-        """Write a report of the last of ``results``; a page (``html``) shows all side by side."""
-        try:
-            if name == "html" and len(results) > 1:
-                names = [f"run {n}" for n in range(1, len(results) + 1)]
-                write_atomically(path, html.render(results, names))
-            else:
-                publish(results[-1], name, path)
-        except OSError as error:
-            if path not in self.unwritable and self.final is None:
-                self._say(f"llmperf: cannot write {path}: {error.strerror}; measuring goes on")
-            self.unwritable[path] = error.strerror or type(error).__name__
-        else:
-            self.unwritable.pop(path, None)
-            if path not in self.written:
-                self.written.append(path)
+            self.outputs.write("json", path, [self.result(finished=False)])
 
     def close(self) -> None:
         """Stop what the run started, and give the server free. Idempotent."""

@@ -36,10 +36,10 @@ def write_summary(
         terminal.write_line(f"llmperf: {run.empty}; this run is not green", red=True)
     for text in run.update_text.splitlines():
         terminal.write_line(text, green=text.startswith("+ "), red=text.startswith("- "))
-    for path in run.written:
-        if path not in run.unwritable:
+    for path in run.outputs.written:
+        if path not in run.outputs.unwritable:
             terminal.write_line(f"report: {path}")
-    for path, why in run.unwritable.items():
+    for path, why in run.outputs.unwritable.items():
         terminal.write_line(f"llmperf: {path} was not written ({why}); exit status 1", red=True)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.settings import Settings
+from pytest_llmperf.run.outputs import Outputs
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.result import RunResult
@@ -87,8 +88,7 @@ class Gathered:
         self.final: RunResult | None = None
         self.empty = ""
         self.update_text = ""
-        self.written: list[Path] = []
-        self.unwritable: dict[Path, str] = {}
+        self.outputs = Outputs()
         self._texts: list[str] = []
 
     def add(self, output: Mapping[str, object]) -> None:
@@ -101,7 +101,6 @@ class Gathered:
         if not self._texts:
             return status
         from pytest_llmperf.model.result import RunResult
-        from pytest_llmperf.report.publish import publish
         from pytest_llmperf.verdict import why_empty
 
         runs = [RunResult.model_validate_json(text) for text in self._texts]
@@ -120,10 +119,6 @@ class Gathered:
             }
         )
         for name, path in reports.items():
-            try:
-                publish(self.final, name, path)
-                self.written.append(path)
-            except OSError as error:
-                self.unwritable[path] = error.strerror or type(error).__name__
+            self.outputs.write(name, path, [self.final])
         self.empty = why_empty(cells)
-        return status or int(bool(self.empty or self.unwritable or findings))
+        return status or int(bool(self.empty or self.outputs.unwritable or findings))
