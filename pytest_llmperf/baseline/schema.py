@@ -30,9 +30,6 @@ noise all speak."""
 ENOUGH_RUNS = 3
 """Runs from which the noise between them is measured rather than assumed."""
 
-ENOUGH_RUNS = 3
-"""Runs from which the noise between them is measured rather than assumed."""
-
 DIGITS = 6
 """Significant digits of a stored measurement."""
 
