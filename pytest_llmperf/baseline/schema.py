@@ -214,6 +214,8 @@ class CellBaseline(Strict):
             raise ValueError("a run is named twice in runs")
         if unknown := [run for run in self.levels if run not in self.runs]:
             raise ValueError(f"levels names {unknown[0]!r}, which is not in runs")
+        if self.levels != [run for run in self.runs if run in self.levels]:
+            raise ValueError("levels must name runs once each, in the order of runs")
         lists = dict(self.lists())
         if (self.over_capacity is None) == (not lists):
             raise ValueError("a cell has either metrics or over_capacity")

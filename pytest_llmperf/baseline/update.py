@@ -28,7 +28,7 @@ from pytest_llmperf.model.errors import ConfigError
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, RunResult, Status
-from pytest_llmperf.model.state import lost_state
+from pytest_llmperf.model.state import UNSURE, lost_state
 
 Action = Literal["accepted", "kept", "refused", "pruned"]
 
@@ -194,6 +194,8 @@ def _decide(
         return no("kept", "not measured")
     if measured.status is Status.INVALID:
         return no("refused", f"invalid: {measured.reason}")
+    if any(lost_state(name, measured) == UNSURE for name in METRICS):
+        return no("refused", f"{UNSURE}: measure it again")
     try:
         new = _store_cell(measured, run_id)
     except ValidationError as error:
@@ -204,7 +206,7 @@ def _decide(
     capacity_lost = bool(old and new.over_capacity and not old.over_capacity)
     is_new = old is None or bool(old.over_capacity and not new.over_capacity)
     verdicts = {comparison.verdict for comparison in record.comparisons}
-    worse = not verdicts.isdisjoint(("worse", "watched")) or capacity_lost
+    worse = not verdicts.isdisjoint(("worse", "watched", "missing")) or capacity_lost
     better = "better" in verdicts and not worse
     leans = not record.failed and any(_lean(c) in moved for c in record.comparisons)
     wanted = {

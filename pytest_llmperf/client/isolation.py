@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from pytest_llmperf.client.loop import run
@@ -70,3 +71,13 @@ async def run_apart(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
+
+
+def run_blocking(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run ``make()`` from synchronous code, within a running loop too, and wait for its result."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(make())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(make())).result()

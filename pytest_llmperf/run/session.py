@@ -16,7 +16,7 @@ from pytest_llmperf.baseline.schema import Baseline
 from pytest_llmperf.client.deadline import within
 from pytest_llmperf.client.health import client_bound
 from pytest_llmperf.client.http import list_secrets
-from pytest_llmperf.client.isolation import run_apart
+from pytest_llmperf.client.isolation import run_apart, run_blocking
 from pytest_llmperf.measure.measurer import Measurer
 from pytest_llmperf.model.errors import LlmPerfError, ServerDied, ServerUnusable
 from pytest_llmperf.model.grid import Cell
@@ -232,7 +232,8 @@ class Run:
             return MatrixVerdict((), "the baseline is being updated")
         verdict = judge_matrix(list(self.records.values()), self._gate)
         if verdict.worse and self.restarts.ours and self.settings.restarts:
-            verdict = asyncio.run(self._confirm(verdict, self._gate))
+            gate, found = self._gate, verdict
+            verdict = run_blocking(lambda: self._confirm(found, gate))
         elif verdict.worse:
             verdict = replace(verdict, note=words.at_starts(1, ours=self.restarts.ours))
         self.matrix = verdict.message
@@ -246,6 +247,8 @@ class Run:
             if not await self._start_again("the matrix"):
                 break
             again = [judge(cell, [await self.measure(cell)], gate) for cell in sample]
+            if self.stop_reason:
+                break
             verdict = confirm(verdict, again, gate)
         return verdict
 

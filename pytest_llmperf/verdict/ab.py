@@ -117,7 +117,7 @@ class PairGate(Gate):
         if override is not None:
             return Tolerance(override, gated, why=why)
         windows = [pair.variance(metric) for pair in self.pairs]
-        if metric.name in NEEDS_BATCHES and None in windows:
+        if metric.name in NEEDS_BATCHES and not any(v is not None for v in windows):
             return Tolerance(None, False, why="the window is too short to know its own error")
         known = [v for v in windows if v is not None] if metric.name not in TTFT else []
         scale = _expected_variance(metric, cell)
@@ -213,8 +213,8 @@ def needs_confirmation(record: CellRecord, pairs: Sequence[Pair]) -> bool:
 
 def _as_baseline(measured: Sequence[Measurement]) -> CellBaseline:
     runs = [f"pair{n}" for n, _ in enumerate(measured, start=1)]
-    unfit = next((m for m in measured if m.status is Status.OVER_CAPACITY), None)
-    if unfit is not None:
+    unfit = measured[0]
+    if all(m.status is Status.OVER_CAPACITY for m in measured):
         known = unfit.capacity.model_dump(include={"needs", "budget"}) if unfit.capacity else {}
         return CellBaseline.model_validate({"runs": runs, "over_capacity": known})
     phase = measured[0].phase

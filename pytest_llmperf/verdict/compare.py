@@ -35,7 +35,9 @@ def compare(
     baseline = median(runs)
     having = [m for m in attempts if usable(m.value(metric.name))]
     sound = [m for m in having if not lost_state(metric.name, m)]
-    lost = next((text for m in attempts if (text := lost_state(metric.name, m))), "")
+    states = [state for m in attempts if (state := lost_state(metric.name, m))]
+    # what is ours excuses nothing else
+    lost = next((state for state in states if state != UNSURE), states[0] if states else "")
     compared = sound or ([] if lost in UNMEASURABLE else having)
     values = [v for m in compared if usable(v := m.value(metric.name))]
     measured = median(values) if values else None
@@ -54,10 +56,11 @@ def compare(
         return found.model_copy(update={"why": "its baseline is no value"})
     lacking = [m for m in attempts if m not in having and not lost_state(metric.name, m)]
     if measured is None or lacking:
-        gated = gated and lost != UNSURE
+        gated = gated and (lost != UNSURE or bool(lacking))
         fails = "worse" if lost == BUFFERED else "missing"
         verdict = "observed" if not gated else "watched" if watched else fails
         why = f"{lost}, which its baseline was not" if lost == BUFFERED else lost
+        why = "" if lost == UNSURE and lacking else why
         update = {"gated": gated, "verdict": verdict, "why": why or "not measured now"}
         return found.model_copy(update=update)
     tolerance = gate.tolerance(metric, cell, relative_error(metric, compared), company)

@@ -208,7 +208,9 @@ class Gate:
         floor = float(noise.floor_of(metric, middle, own_floor))
         if gated and chance > metric.observed_beyond:
             gated, why = False, f"noise of {chance:.0%} is beyond {metric.observed_beyond:.0%}"
-        return Tolerance(max(chance, floor), gated, len(stored.runs) < ENOUGH_RUNS, why)
+        return Tolerance(
+            max(chance, floor), gated, len(stored.history(metric.name)) < ENOUGH_RUNS, why
+        )
 
     def _count(self, grid: Iterable[Cell]) -> int:
         """Comparisons that can fail a cell."""

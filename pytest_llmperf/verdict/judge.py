@@ -9,6 +9,7 @@ from itertools import pairwise
 from pytest_llmperf.model.grid import Cell
 from pytest_llmperf.model.metrics import HEADLINE, METRICS, SPEEDS, Metric, metrics_of
 from pytest_llmperf.model.result import CellRecord, Comparison, Measurement, Notice, Outcome, Status
+from pytest_llmperf.model.state import lost_state
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import change_of, compare, usable
 from pytest_llmperf.verdict.gate import Gate, Neighbour
@@ -226,9 +227,12 @@ def _notes(compared: Sequence[Comparison], attempts: Sequence[Measurement]) -> l
         notes.append(words.suspicious(implausible))
     for comparison in compared:
         metric = METRICS[comparison.metric]
-        values = [m.value(metric.name) or 0.0 for m in attempts]
-        errors = [m.std_errors.get(metric.name, 0.0) for m in (attempts[0], attempts[-1])]
-        chance = 2 * math.hypot(*errors) / values[0] if values[0] else 0.0
+        sound = [m for m in attempts if not lost_state(metric.name, m)]
+        values = [v for m in sound if usable(v := m.value(metric.name))]
+        if len(values) < MEASUREMENTS:
+            continue
+        errors = [m.std_errors.get(metric.name, 0.0) for m in (sound[0], sound[-1])]
+        chance = 2 * math.hypot(*errors) / values[0]
         if comparison.verdict == "worse" and _drifts(values, max(metric.floor, chance)):
             notes.append(words.drift(metric, values))
     return notes

@@ -14,6 +14,7 @@ from pytest_llmperf.model.limit import LimitCheck
 from pytest_llmperf.model.metrics import Metric, metrics_of
 from pytest_llmperf.model.result import CellRecord, Measurement, Notice, Outcome, Status
 from pytest_llmperf.model.settings import Settings
+from pytest_llmperf.model.state import UNSURE, lost_state
 from pytest_llmperf.stats.distributions import normal_quantile
 from pytest_llmperf.verdict import words
 from pytest_llmperf.verdict.compare import usable
@@ -81,6 +82,9 @@ def check_limits(record: CellRecord, limits: Limits) -> CellRecord:
 def _check(
     metric: Metric, key: str, limit: float, attempts: Sequence[Measurement], watched: bool
 ) -> LimitCheck:
+    # a clock that is not sure is ours, and breaks no limit of the server's
+    attempts = [m for m in attempts if lost_state(metric.name, m) != UNSURE] or attempts
+    unsure = all(lost_state(metric.name, m) == UNSURE for m in attempts)
     values = [v for attempt in attempts if usable(v := attempt.value(metric.name))]
     errors = [
         error
@@ -92,8 +96,9 @@ def _check(
     if errors and values:
         spread = math.sqrt(float(median_variance(len(values))))
         margin = normal_quantile(CHANCE) * median(errors) * spread
-    beyond = measured is None or (
-        metric.worse(measured, limit) and abs(measured - limit) > (margin or 0.0)
+    beyond = not unsure and (
+        measured is None
+        or (metric.worse(measured, limit) and abs(measured - limit) > (margin or 0.0))
     )
     return LimitCheck(
         key=key,

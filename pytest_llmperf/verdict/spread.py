@@ -38,6 +38,10 @@ CELL_DF, RUN_DF = 10.0, 30.0
 above they are chosen in ``benchmarks/montecarlo.py``: as few as keep false failures below 1 % of
 matrices in its worlds, as many as its slowdowns need."""
 
+RUN_DF_LEAST = 3.0
+"""What is left of the prior of run effects when the runs deny it: two runs that lie apart
+would else make every tolerance a whole."""
+
 FEW_STREAMS, FEW_FACTOR = 2, 2.0
 """Up to so many streams a cell is expected to be so many times as noisy as the others."""
 
@@ -116,8 +120,9 @@ class Spread:
         counts = held >= 0.5
         moved = np.where(counts, moved / np.where(counts, held, 1), 0)
         number = counts.sum(axis=-1)
-        seen = _without_one(moved, np.square(moved).sum(axis=-1) / 2 / np.maximum(number, 1))
-        prior_df = RUN_DF * _belief(seen / expected, number, 2.0, 3)
+        seen = np.square(moved).sum(axis=-1) / 2 / np.maximum(number, 1)
+        seen = np.where(counts.all(axis=-1), _without_one(moved, seen), seen)
+        prior_df = np.maximum(RUN_DF * _belief(seen / expected, number, 2.0, 3), RUN_DF_LEAST)
         return _combine(expected, prior_df, seen, neumann_df(number))
 
 

@@ -462,3 +462,22 @@ def test_a_shipped_profile_becomes_a_file_of_the_users_own(tmp_path: Path) -> No
     assert apply(made, tmp_path / "baselines" / "lab.yaml", old)
     assert shipped.read_text() == SMALL
     assert (tmp_path / "baselines" / "lab.yaml").read_text() == made.after
+
+
+@pytest.mark.parametrize("mode", ["moved", "all", "better", "add"])
+def test_a_metric_that_the_baseline_had_is_not_given_up_unseen(mode: Any) -> None:
+    """Faster, and without the ITL that was judged: it needs a reason."""
+    gone = record(C1, "better", total_tok_s=200.0)
+    lacks = gone.comparisons[0].model_copy(update={"metric": "itl_ms", "verdict": "missing"})
+    gone = gone.model_copy(update={"comparisons": [*gone.comparisons, lacks]})
+    assert not plan(LAB, run(gone), mode=mode).changed
+
+
+def test_levels_are_runs_in_their_order() -> None:
+    for levels in ("[second, second]", "[third]"):
+        text = SMALL.replace(
+            "runs: [first, second]", f"runs: [first, second]\n    levels: {levels}"
+        )
+        assert text != SMALL
+        with pytest.raises(ConfigError, match="levels"):
+            loads(text, "x")

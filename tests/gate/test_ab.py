@@ -166,6 +166,22 @@ def test_capacity_is_compared_too(a: bool, b: bool, outcome: Outcome) -> None:
     assert judge_pairs(CELL, both, gate()).outcome is outcome
 
 
+def test_one_reference_over_capacity_lifts_no_breach() -> None:
+    """Four pairs of five are worse by 30 %."""
+    lost = Pair(unfit(), measured(speed=0.7))
+    for place in (0, 4):
+        five = pairs(0.7, 0.7, 0.7, 0.7)
+        five.insert(place, lost)
+        assert judge_pairs(CELL, five, gate()).outcome is Outcome.REGRESSED
+
+
+def test_one_window_without_an_error_excuses_no_pair() -> None:
+    """The others know theirs."""
+    odd = Pair(measured(), measured(speed=0.7, std_errors={}))
+    record = judge_pairs(CELL, [*pairs(0.7, 0.7, 0.7, 0.7), odd], gate())
+    assert verdict_of(record, "total_tok_s").verdict == "worse"
+
+
 def test_an_invalid_reference_is_no_pass() -> None:
     """Nor is the tested server blamed for it: the message names the other one."""
     broken = measured(status=Status.INVALID, reason="2 of 16 requests failed")

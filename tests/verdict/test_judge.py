@@ -482,3 +482,20 @@ def test_counts_of_another_source_are_not_compared_silently(
     assert not record.outcome.failed
     assert record.measurement is not None
     assert [notice.code for notice in record.measurement.warnings] == codes
+
+
+def test_a_slow_drift_is_told_of_sound_attempts_only() -> None:
+    """One of three counted no steps: two are no course, and no crash."""
+    first = measured(speed=0.7, steps_s=None, tokens_per_step=None, warnings=[LATE])
+    record = judge(CELL, [first, *speeds(0.7, 0.72)], gate())
+    assert record.outcome is Outcome.REGRESSED
+    assert not any(note.startswith("drift: steps") for note in record.notes)
+
+
+def test_a_clock_of_ours_excuses_nothing_else() -> None:
+    """Alone it is no finding; beside attempts that lack TTFT it is no excuse."""
+    unsure = Notice(code="clock-unsure", text="x")
+    alone = judge(CELL, [measured(ttft_ms=9000.0, warnings=[unsure])], gate())
+    assert alone.outcome is Outcome.PASS
+    both = [measured(ttft_ms=None), measured(ttft_ms=None), measured(warnings=[unsure])]
+    assert judge(CELL, both, gate()).outcome is Outcome.INVALID

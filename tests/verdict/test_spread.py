@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.model.metrics import METRICS
+from pytest_llmperf.stats.distributions import t_quantile
 from pytest_llmperf.verdict.spread import (
     CELL_DF,
     Spread,
@@ -140,3 +141,21 @@ def test_identical_runs_do_not_divide_by_zero() -> None:
     spread = fit(np.zeros((40, 2)), CONCURRENCY, CONTEXT, PRIOR)
     assert np.isfinite(spread.cell).all()
     assert (spread.cell > 0).all()
+
+
+def test_a_bad_run_is_not_left_out_of_three() -> None:
+    """Two earlier runs lack the metric: what is known are three, of which none is one too many."""
+    logs = np.full((40, 5), np.nan)
+    logs[:, 2:] = 0.01 * np.random.default_rng(7).standard_normal((40, 3))
+    logs[:, 3] += 0.1
+    spread = fit(successive(logs, np.zeros((40, 5), int)), CONCURRENCY, CONTEXT, PRIOR)
+    mean, _ = spread.of_mean(1 / spread.cell)
+    assert np.sqrt(mean) > 0.03
+
+
+def test_two_runs_that_lie_apart_leave_a_half_to_be_seen() -> None:
+    """5 % as a whole: the tolerance of all cells stays below 40 %."""
+    logs = np.repeat([[0.0, 0.05]], 40, axis=0)
+    spread = fit(np.diff(logs, axis=-1), CONCURRENCY, CONTEXT, PRIOR)
+    variance, df = spread.of_mean(1 / spread.cell)
+    assert float(t_quantile(1e-3, df) * np.sqrt(variance * 1.5)) < 0.4
