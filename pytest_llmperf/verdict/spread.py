@@ -50,6 +50,9 @@ TEXT_SPREAD = {1: 0.20, 2: 0.20, 4: 0.08}
 % beyond. Between equal runs of vLLM tok/s was seen to vary by 10, 20 and 7.5 % at 1, 2 and 4
 streams and by 0.5 % from 8 on (vllm-project/vllm#53436)."""
 
+_APART = 10
+"""A run stands apart when without it the variance between runs is less than one in so many."""
+
 _LEAST_VARIANCE = 1e-12
 """Of logs; a millionth is what six stored digits resolve."""
 
@@ -149,7 +152,7 @@ def fit(steps: Array, concurrency: ArrayLike, contexts: ArrayLike, prior: Array)
         common = weighted_median(np.moveaxis(steps, -1, -2), 1 / expected)
         rest = steps - np.where(np.isfinite(common), common, 0)[..., None, :]
     else:
-        rest = steps
+        rest = _without_a_bad_run(steps)
     scaled = rest / np.sqrt(expected)[:, None]
     lost = 1 - 1 / cells if separable else 1.0
     by_concurrency, index = _membership(concurrency)
@@ -174,13 +177,39 @@ def _without_one(moved: Array, seen: Array) -> Array:
     Of five runs or more one may have been a bad start. It is left out where the others vary by less
     than a tenth of the variance that it makes.
     """
-    runs = np.concatenate([np.zeros((*moved.shape[:-1], 1)), np.cumsum(moved, axis=-1)], axis=-1)
-    count = runs.shape[-1]
-    if count < ROBUST_RUNS:
+    if moved.shape[-1] + 1 < ROBUST_RUNS:
         return seen
-    others = [np.diff(np.delete(runs, one, axis=-1), axis=-1) for one in range(count)]
-    least = np.min([np.square(steps).mean(axis=-1) / 2 for steps in others], axis=0)
-    return np.where(seen > 10 * least, least, seen)
+    least = _without_each(moved).min(axis=0) / 2
+    return np.where(seen > _APART * least, least, seen)
+
+
+def _without_a_bad_run(steps: Array) -> Array:
+    """The same for so few cells that what a run did to all of them stays in each: their differences
+    without such a run. NaN stands for the difference that is one less."""
+    if steps.shape[-1] + 1 < ROBUST_RUNS:
+        return steps
+    moved = steps.mean(axis=-2)  # NaN where a cell lacks a run: then none is left out
+    spreads = _without_each(moved)
+    bad = np.square(moved).mean(axis=-1) > _APART * spreads.min(axis=0)
+    found = steps
+    for run in range(len(spreads)):
+        chosen = bad & (spreads.argmin(axis=0) == run)
+        others = np.pad(_leave_out(steps, run), [(0, 0)] * (steps.ndim - 1) + [(0, 1)],
+                        constant_values=np.nan)  # fmt: skip
+        found = np.where(chosen[..., None, None], others, found)
+    return np.asarray(found)
+
+
+def _without_each(moved: Array) -> Array:
+    """(runs, ...) mean squares of the differences (..., runs - 1), each without one run."""
+    runs = range(moved.shape[-1] + 1)
+    return np.stack([np.square(_leave_out(moved, run)).mean(axis=-1) for run in runs])
+
+
+def _leave_out(steps: Array, run: int) -> Array:
+    """The differences of successive runs when there was one run less."""
+    runs = np.concatenate([np.zeros((*steps.shape[:-1], 1)), np.cumsum(steps, axis=-1)], axis=-1)
+    return np.diff(np.delete(runs, run, axis=-1), axis=-1)
 
 
 def weighted_median(values: Array, weights: ArrayLike) -> Array:

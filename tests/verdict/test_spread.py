@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from pytest_llmperf.model.metrics import METRICS
 from pytest_llmperf.stats.distributions import t_quantile
@@ -101,6 +102,34 @@ def test_a_few_cells_keep_what_they_share() -> None:
     spread = fit(np.diff(logs, axis=-1), [4, 8, 16, 32], [1, 1, 1, 1], PRIOR[2:6])
     assert np.sqrt(np.median(spread.cell)) > 0.02
     assert (spread.run == 0).all()
+
+
+@pytest.mark.parametrize("cells", [1, 2, 4])
+def test_one_bad_run_of_five_does_not_hide_a_change_of_few_cells(cells: int) -> None:
+    """20 % slow as a whole: the others tell the noise, by one difference less."""
+    logs = 0.01 * np.random.default_rng(8).standard_normal((200, cells, 5))
+    sound = _fit_few(logs)
+    logs[..., 2] += 0.2
+    spread = _fit_few(logs)
+    assert np.sqrt(np.median(spread.cell)) < 0.016
+    assert np.median(spread.cell_df) < np.median(sound.cell_df)
+
+
+def test_two_bad_runs_of_few_cells_are_noise() -> None:
+    """Then it is how this server starts; nor is a run left out that one of the cells lacks."""
+    logs = 0.01 * np.random.default_rng(9).standard_normal((200, 4, 5))
+    logs[..., 2] += 0.2
+    lacking = logs.copy()
+    lacking[:, 0, 4] = np.nan
+    logs[..., 4] += 0.2
+    for some in (logs, lacking):
+        assert np.sqrt(np.median(_fit_few(some).cell)) > 0.06
+
+
+def _fit_few(logs: NDArray[np.float64]) -> Spread:
+    """Of one context, from 4 streams on."""
+    cells = logs.shape[-2]
+    return fit(np.diff(logs, axis=-1), [4, 8, 16, 32][:cells], [1] * cells, PRIOR[2 : 2 + cells])
 
 
 def test_no_difference_is_taken_over_a_change_of_level() -> None:
