@@ -207,7 +207,8 @@ class Values:
             try:
                 value = self._config.getini(option.key)
             except (pytest.UsageError, TypeError, ValueError) as error:
-                raise bad_value(stem, f"the ini key {option.key}: {error}") from None
+                hint = "; write it in quotes" if option.kind == "text" else ""
+                raise bad_value(stem, f"the ini key {option.key}: {error}{hint}") from None
             if option.kind == "text" and value is not None and not isinstance(value, str):
                 raise bad_value(stem, f"the ini key {option.key} takes text")
             if value is not None and option.choices and value not in option.choices:

@@ -146,6 +146,14 @@ def test_native_toml_is_read_typed(pytester: pytest.Pytester) -> None:
     )
 
 
+def test_a_number_where_toml_has_to_have_text_is_told_so(pytester: pytest.Pytester) -> None:
+    """``llm_workers`` may be a word too, and pytest's own table takes one type for a key."""
+    pytest.importorskip("pytest", minversion="9.0")
+    pytester.makepyprojecttoml("[tool.pytest]\nllm_workers = 2")
+    assert "llm_workers" in (found := resolve(pytester, []))
+    assert "write it in quotes" in found
+
+
 @pytest.mark.parametrize("line", ["llm_runs = many", "llm_insecure = perhaps"])
 def test_an_ini_value_of_the_wrong_type_is_named(pytester: pytest.Pytester, line: str) -> None:
     """As one of the command line is; the collection of a file does not fail."""
